@@ -1,0 +1,63 @@
+# `make demo` is the place to begin; `make help` lists the rest.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Which lock to install: cuda where an NVIDIA driver is, else cpu.
+LOCK ?= $(if $(shell command -v nvidia-smi 2>/dev/null),cuda,cpu)
+
+PREFECT_PORT ?= 4200
+MLFLOW_PORT ?= 5000
+RUNS ?= $(CURDIR)/runs
+export GRPO_RUNS ?= $(RUNS)
+
+.PHONY: help install lock demo test test-slow lint format up down clean
+
+help:  ## Show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+install: $(VENV)/.installed-$(LOCK)  ## Set up .venv with everything (LOCK=cpu or LOCK=cuda)
+
+$(VENV)/.installed-$(LOCK): deployments/requirements-$(LOCK).lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Python 3.11 or newer is needed; say which: make $(MAKECMDGOALS) PYTHON=python3.11" >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --no-deps -r deployments/requirements-$(LOCK).lock
+	$(BIN)/python -m pip install --quiet --no-deps --editable .
+	@$(BIN)/python -c 'import torch' || { echo "This torch does not load without CUDA libraries: PyPI carries only its CUDA \
+	build. Install the CPU build of the same version into $(VENV) as pytorch.org says, then run make again." >&2; exit 1; }
+	@rm -f $(VENV)/.installed-*; touch $@
+
+lock:  ## Resolve both lock files anew
+	for lock in cpu cuda; do \
+		$(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --extra $$lock --extra dev --no-header \
+			--override deployments/overrides.txt $$(test $$lock = cpu && echo --override deployments/overrides-cpu.txt) \
+			--quiet -o deployments/requirements-$$lock.lock || exit 1; \
+	done
+
+demo: install  ## The whole pipeline in minutes on two CPU cores: no GPU, no hub, no server
+	$(BIN)/python -m flows.grpo deployments/demo.yaml $(SET)
+
+test: install  ## The tests to have at hand: everything but the slow ones
+	$(BIN)/python -m pytest -m "not slow" tests
+
+test-slow: install  ## End-to-end and convergence tests, with real servers
+	$(BIN)/python -m pytest -m slow tests
+
+lint: install  ## Style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: install
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+up: install  ## Start the local stack: Prefect server, MLflow server, a worker, all deployments registered
+	@PREFECT_PORT=$(PREFECT_PORT) MLFLOW_PORT=$(MLFLOW_PORT) BIN=$(abspath $(BIN)) deployments/stack up
+
+down:  ## End what `make up` started
+	@BIN=$(abspath $(BIN)) deployments/stack down
+
+clean:  ## Remove caches (runs/ and .venv stay)
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info

@@ -1,0 +1,488 @@
+"""The configuration of a run: one pydantic model, read from a sparse YAML file and dotted overrides.
+
+Everything that can be said about a run stands here, each field explained where it is. `load` gives the resolved
+configuration; it is stored with the run and logged to MLflow.
+"""
+
+import json
+import os
+import re
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, get_args
+
+import yaml
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from rewards.registry import check_parameters, is_registered
+from tasks.errors import UserError
+from tasks.run import PROJECT
+from tasks.trl_fields import check_field, table
+
+Stage = Literal["ingest", "validate", "check_rewards", "baseline", "train", "evaluate", "register"]
+STAGES: tuple[Stage, ...] = get_args(Stage)
+
+# A short sample of what reward and prompt belong together; GSM8K's classic recipe.
+XML_GOLD = "<reasoning>\n{rationale}\n</reasoning>\n<answer>\n{answer}\n</answer>"
+
+
+class Section(BaseModel):
+    """A part of the configuration. Unknown names are refused, and nothing is converted silently."""
+
+    model_config = ConfigDict(extra="forbid", validate_default=True)
+
+
+class SampleSettings(Section):
+    """Word problems made on the spot, for the demo and the tests (`tasks.samples`)."""
+
+    train: int = Field(2000, ge=1, description="Training problems to make (validation is taken out of them).")
+    test: int = Field(400, ge=1, description="Test problems to make; none shares its text with a training one.")
+    steps: Literal[1, 2] = Field(1, description="The most arithmetic steps that a problem needs.")
+    seed: int = Field(0, description="The same seed makes the same problems.")
+
+
+class DataSettings(Section):
+    """Where questions come from and how they are divided.
+
+    One source counts: `path` before `samples` before `name`.
+    """
+
+    name: str = Field("openai/gsm8k", description="A dataset on the hub.")
+    subset: str | None = Field("main", description="The hub dataset's configuration name.")
+    revision: str | None = Field(None, description="A commit or tag of the hub dataset; null takes the newest.")
+    path: Path | None = Field(
+        None,
+        description="A folder with train and test files, or one file that is then divided. JSONL or Parquet, "
+        "plain or gzip. Relative to the YAML file, or to the working folder in an override.",
+    )
+    samples: SampleSettings | None = Field(None, description="Make word problems instead of reading any.")
+    train_split: str = Field("train", description="The split, or the file's stem, to train on.")
+    test_split: str = Field("test", description="The split, or the file's stem, that only evaluation sees.")
+    question_column: str = Field("question", description="The column that becomes `question`.")
+    answer_column: str | None = Field(
+        "answer", description="The column with the worked solution and the gold; null where there is no gold."
+    )
+    gold: Literal["hash", "plain", "none"] = Field(
+        "hash",
+        description="Where the gold stands: behind `####` at the end of the answer, as the whole answer, or "
+        "nowhere (then the run is judged by its mean reward).",
+    )
+    validation_share: float = Field(
+        0.05, gt=0, lt=1, description="The share of train held out for choosing; by hash of the question."
+    )
+    test_share: float = Field(
+        0.1, gt=0, lt=1, description="The share that becomes test when `path` is one file; by hash of the question."
+    )
+    max_samples: int | None = Field(None, ge=1, description="Train on the first so many questions only.")
+    expected_rows: dict[Literal["train", "test"], int] | None = Field(
+        None, description="Row counts that the source must have, before validation is taken out."
+    )
+
+    @model_validator(mode="after")
+    def _gold_needs_a_column(self) -> Self:
+        if self.gold != "none" and self.answer_column is None:
+            raise ValueError("answer_column is null, so gold must be none")
+        return self
+
+
+class ValidationSettings(Section):
+    """Bounds that the data gate holds the rows to."""
+
+    question_characters: tuple[int, int] = Field((10, 4000), description="Shortest and longest question.")
+    answer_characters: tuple[int, int] = Field((1, 8000), description="Shortest and longest answer.")
+    max_rows_named: int = Field(5, ge=1, description="How many rows a failed expectation names.")
+
+
+class Example(Section):
+    """One few-shot example, shown to the model as an earlier turn."""
+
+    question: str
+    answer: str = Field(description="The whole assistant turn, in the format that is asked for.")
+
+
+class PromptSettings(Section):
+    """How a question becomes a prompt. Training, baseline and evaluation share it, token for token."""
+
+    system: str | None = Field(None, description="The system prompt; null sends none.")
+    template: str = Field("{question}", description="The user turn; {question} is replaced.")
+    examples: list[Example] = Field([], description="Few-shot examples, as turns before the question.")
+    opening: str = Field("", description="What the assistant's turn already holds when the model takes over.")
+    conversational: bool = Field(True, description="Apply the chat template; false sends the plain text.")
+    max_tokens: int | None = Field(None, ge=1, description="The longest prompt, in tokens; null sets no limit.")
+    on_too_long: Literal["drop", "stop"] = Field(
+        "drop", description="Leave longer prompts out (and count them), or stop the run."
+    )
+
+    @field_validator("template")
+    @classmethod
+    def _template_holds_the_question(cls, template: str) -> str:
+        if "{question}" not in template:
+            raise ValueError("must contain {question}")
+        return template
+
+
+class RewardSettings(BaseModel):
+    """One reward function: its name, its weight, and any parameters of its own."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str = Field(
+        description="A name of `rewards.registry`, a dotted path (`package.module:function`), a file beside the "
+        "configuration (`my_rewards.py:function`), or a reward model on the hub."
+    )
+    weight: float = Field(1.0, allow_inf_nan=False, description="What its value is multiplied with in the sum.")
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        return dict(self.__pydantic_extra__ or {})
+
+    @property
+    def label(self) -> str:
+        """The short name, for metrics: `my_rewards.py:brevity` is `brevity`."""
+        return self.name.replace(":", "/").rsplit("/", 1)[-1].rsplit(".", 1)[-1]
+
+    @model_validator(mode="after")
+    def _parameters_exist(self) -> Self:
+        if is_registered(self.name):  # what is not is the user's code, which only check_rewards imports
+            check_parameters(self.name, self.parameters)
+        return self
+
+
+class RewardsSettings(Section):
+    """What the model is rewarded for, and the gate that the rewards pass before training."""
+
+    functions: Annotated[list[RewardSettings], Field(min_length=1)] = Field(
+        [{"name": name} for name in ("correctness", "int", "soft_format", "strict_format", "xmlcount")],  # type: ignore[list-item]
+        description="The reward is their weighted sum.",
+    )
+    gold_template: str | None = Field(
+        XML_GOLD,
+        description="A perfect completion, from the row's columns: every training gold written so must earn full "
+        "marks from every reward. Null checks none.",
+    )
+    cases: Path | None = Field(None, description="Cases of your own (JSONL or YAML) that the rewards must meet.")
+    exploit_limit: float | None = Field(
+        None, description="The most, as a share of the maximum, that a degenerate completion may earn; null reports."
+    )
+    time_limit: float = Field(600, gt=0, description="Seconds that checking the rewards may take.")
+
+
+class ModelSettings(Section):
+    """The model to start from."""
+
+    name: str = Field(
+        "Qwen/Qwen2.5-1.5B-Instruct",
+        description="A hub id, a local folder, or `gguf:PACKAGE/FILE` for a GGUF file inside an installed package.",
+    )
+    revision: str | None = Field(None, description="A commit or tag of the hub model; null takes the newest.")
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
+        "auto", description="auto: bfloat16 where the device computes in it, else float16 on a GPU, float32 on a CPU."
+    )
+    trust_remote_code: bool = Field(False, description="Run Python code that comes with the model. Read it first.")
+
+
+class TrainingSettings(BaseModel):
+    """TRL's `GRPOConfig`, any field of it, with the LoRA adapter and the processes.
+
+    What is not set keeps TRL's default, except for what stands in `PIPELINE_DEFAULTS`.
+    """
+
+    model_config = ConfigDict(extra="allow", validate_default=True)
+
+    lora: dict[str, Any] | None = Field(
+        {"r": 16, "lora_alpha": 32, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]},
+        description="Any field of peft's `LoraConfig`; null trains all weights.",
+    )
+    processes: int = Field(1, ge=1, description="Processes that train together: one per GPU.")
+    accelerate_config: Path | None = Field(None, description="A configuration of `accelerate launch` to use.")
+    time_limit: float | None = Field(None, gt=0, description="Seconds that one attempt at training may take.")
+    retries: int = Field(2, ge=0, description="New attempts after the trainer died; each goes on from a checkpoint.")
+    cpu_shortcuts: bool = Field(True, description="On a CPU, leave out work that cannot change a result (`tasks.cpu`).")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fields_of_grpo_config(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        own = cls.model_fields
+        checked = {
+            name: value if name in own else check_field("grpo", "training", name, value)
+            for name, value in values.items()
+        }
+        lora = checked.get("lora")
+        if isinstance(lora, dict):
+            checked["lora"] = {name: check_field("lora", "training.lora", name, value) for name, value in lora.items()}
+        return checked
+
+    @property
+    def grpo(self) -> dict[str, Any]:
+        """The keyword arguments for `GRPOConfig`, the pipeline's defaults included."""
+        return PIPELINE_DEFAULTS | dict(self.__pydantic_extra__ or {})
+
+    @model_validator(mode="after")
+    def _groups_divide_the_batch(self) -> Self:
+        grpo = self.grpo
+        group = grpo.get("num_generations", 8)
+        step = grpo.get("per_device_train_batch_size", 8) * self.processes
+        accumulation = grpo.get("gradient_accumulation_steps", 1)
+        if "generation_batch_size" in grpo and "steps_per_generation" in grpo:
+            raise ValueError("training.generation_batch_size and training.steps_per_generation exclude each other")
+        per_generation = grpo.get("steps_per_generation") or accumulation
+        batch = grpo.get("generation_batch_size") or step * per_generation
+        if batch % step:
+            raise ValueError(
+                f"training.generation_batch_size ({batch}) must be a multiple of training.per_device_train_batch_size "
+                f"times training.processes ({step})"
+            )
+        if batch % group:
+            raise ValueError(
+                f"training.num_generations ({group}) does not divide the generation batch of {batch} completions "
+                f"(per_device_train_batch_size × processes × steps per generation); choose a divisor of {batch}, or "
+                f"make the batch a multiple of {group}"
+            )
+        cycle = batch // step * grpo.get("num_iterations", 1)
+        steps_per_cycle = cycle / accumulation
+        save = grpo.get("save_steps", 0)
+        if grpo.get("save_strategy") == "steps" and save >= 1 and not (save / steps_per_cycle).is_integer():
+            raise ValueError(
+                f"training.save_steps ({save:g}) must be a multiple of the generation cycle of {steps_per_cycle:g} "
+                "steps: a run resumed inside a cycle would generate anew and differ from the uninterrupted one"
+            )
+        return self
+
+
+# Where the pipeline's default differs from TRL's.
+PIPELINE_DEFAULTS: dict[str, Any] = {
+    "logging_steps": 1,
+    "save_strategy": "steps",
+    "save_steps": 50,
+    "save_total_limit": 3,
+    "gradient_checkpointing": False,
+    "seed": 0,
+}
+
+
+class EvaluationSettings(Section):
+    """Greedy evaluation before, during and after training, all by one protocol."""
+
+    engine: Literal["auto", "vllm", "transformers"] = Field(
+        "auto", description="What generates; auto takes vLLM where it is installed and says so."
+    )
+    limit: int | None = Field(None, ge=1, description="Score the first so many test questions only.")
+    validation_limit: int = Field(64, ge=1, description="Validation questions scored during training.")
+    every_steps: int | None = Field(
+        None, ge=1, description="Score validation every so many steps; null: only the chosen checkpoint's own."
+    )
+    max_new_tokens: int | None = Field(
+        None, ge=1, description="The longest completion, in tokens; null takes training.max_completion_length."
+    )
+    correct_by: str | None = Field(
+        None,
+        description="The reward whose full marks mean a right answer; null takes the first that looks at the gold.",
+    )
+    batch_size: int = Field(16, ge=1, description="Prompts at a time with transformers.")
+    vllm_memory: float = Field(0.85, gt=0, lt=1, description="The share of the GPU's memory that vLLM may take.")
+    vllm_kv_cache_gib: int = Field(2, ge=1, description="GiB of RAM for vLLM's KV cache on a CPU.")
+    examples: int = Field(4, ge=0, description="Questions shown with their answers before and after.")
+    time_limit: float | None = Field(None, gt=0, description="Seconds that one evaluation may take.")
+
+
+class RegistrySettings(Section):
+    """Where results are recorded, and when a model is promoted."""
+
+    name: str = Field("grpo-gsm8k", min_length=1, description="The registered model's name in MLflow.")
+    experiment: str = Field("grpo-gsm8k", min_length=1, description="The MLflow experiment.")
+    tracking_uri: str | None = Field(
+        None, description="The MLflow server; null takes MLFLOW_TRACKING_URI, else a SQLite file in the runs folder."
+    )
+    significance: float = Field(
+        0.05, gt=0, lt=1, description="A challenger is promoted if it is better with a p value below this."
+    )
+    merged: bool = Field(True, description="Log the merged model besides the adapter.")
+
+
+class Config(Section):
+    """A whole run."""
+
+    data: DataSettings = DataSettings()
+    validation: ValidationSettings = ValidationSettings()
+    prompt: PromptSettings = PromptSettings()
+    rewards: RewardsSettings = RewardsSettings()
+    model: ModelSettings = ModelSettings()
+    training: TrainingSettings = TrainingSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
+    registry: RegistrySettings = RegistrySettings()
+
+    @model_validator(mode="after")
+    def _parts_fit_together(self) -> Self:
+        names = [reward.label for reward in self.rewards.functions]
+        if len(names) != len(set(names)):
+            raise ValueError("rewards.functions names a reward twice; give it once, with the weights added up")
+        chosen = self.evaluation.correct_by
+        if chosen is not None and chosen not in names:
+            raise ValueError(f"evaluation.correct_by is {chosen!r}, but rewards.functions has only {', '.join(names)}")
+        if self.prompt.opening and not self.prompt.conversational:
+            raise ValueError("prompt.opening needs prompt.conversational; put the text into prompt.template instead")
+        return self
+
+    @property
+    def max_new_tokens(self) -> int:
+        """The longest completion in an evaluation, in tokens."""
+        return self.evaluation.max_new_tokens or self.training.grpo.get("max_completion_length", 256)
+
+    def dump(self) -> dict[str, Any]:
+        """The resolved configuration as plain JSON values."""
+        return self.model_dump(mode="json")
+
+    def write(self, path: Path) -> None:
+        path.write_text(yaml.safe_dump(self.dump(), sort_keys=False, allow_unicode=True), encoding="utf-8")
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.2's numbers: PyYAML reads `5e-6` as text, since YAML 1.1 wanted a dot in it. Doubled keys are refused."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                twice = f"the key {key.value!r} stands twice"
+                raise yaml.constructor.ConstructorError(None, None, twice, key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$"),
+    list("-+.0123456789"),
+)
+
+PATHS = ("data.path", "rewards.cases", "training.accelerate_config")
+
+
+def load(source: str | Path | dict[str, Any], overrides: dict[str, Any] | None = None) -> Config:
+    """The resolved configuration of a YAML file (or its content) with dotted overrides on top.
+
+    `overrides` maps `section.key` to a value. Relative paths in the file are relative to the file, those in overrides
+    to the working folder. Raises UserError with one sentence that names the setting.
+    """
+    if isinstance(source, dict):
+        values, folder, where = json.loads(json.dumps(source)), Path.cwd(), "the configuration"
+    else:
+        path = Path(source)
+        if not path.exists() and (PROJECT / path).exists():
+            path = PROJECT / path  # a deployment names deployments/….yaml, wherever its worker was started
+        values, folder, where = _read_yaml(path), path.absolute().parent, str(source)
+    for dotted in PATHS:
+        _make_absolute(values, dotted, folder)
+    _make_rewards_absolute(values, folder)
+    changes: dict[str, Any] = {}
+    for dotted, value in (overrides or {}).items():
+        _set(values, dotted, value)
+        changes[dotted] = value
+    for dotted in PATHS:
+        if dotted in changes:
+            _make_absolute(values, dotted, Path.cwd())
+    try:
+        return Config.model_validate(values)
+    except ValidationError as error:
+        raise UserError(f"{where}: {_one_sentence(error)}") from None
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """`training.learning_rate=1e-5` as a name and a value; the value is read as YAML."""
+    name, equals, value = text.partition("=")
+    if not equals or "." not in name:
+        raise UserError(f"{text!r} is no override: write section.key=value, for example training.learning_rate=1e-5")
+    try:
+        return name.strip(), yaml.load(value, _Loader)
+    except yaml.YAMLError:
+        raise UserError(f"{name}: the value {value!r} is not valid YAML; quote it") from None
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        values = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+    except FileNotFoundError:
+        raise UserError(f"there is no configuration file {path}; look into deployments/ for those that ship") from None
+    except (IsADirectoryError, PermissionError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read as a configuration: {error}") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f" on line {mark.line + 1}" if mark else ""
+        raise UserError(f"{path} is not valid YAML{line}: {getattr(error, 'problem', None) or error}") from None
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise UserError(f"{path} must hold a mapping of sections, not {type(values).__name__}")
+    return values
+
+
+def _set(values: dict[str, Any], dotted: str, value: Any) -> None:
+    *parents, last = dotted.split(".")
+    for name in parents:
+        if values.get(name) is None:
+            values[name] = {}
+        values = values[name]
+        if not isinstance(values, dict):
+            raise UserError(f"{dotted}: {name} is not a section, so nothing inside it can be set")
+    values[last] = value
+
+
+def _make_absolute(values: dict[str, Any], dotted: str, folder: Path) -> None:
+    section, name = dotted.split(".")
+    part = values.get(section)
+    if isinstance(part, dict) and isinstance(part.get(name), str):
+        part[name] = os.path.normpath(folder / Path(part[name]).expanduser())
+
+
+def _make_rewards_absolute(values: dict[str, Any], folder: Path) -> None:
+    """A reward of the form `file.py:function` lies beside the configuration."""
+    rewards = values.get("rewards")
+    functions = rewards.get("functions") if isinstance(rewards, dict) else None
+    for reward in functions if isinstance(functions, list) else []:
+        if isinstance(reward, dict) and re.search(r"\.py:\w+$", str(reward.get("name"))):
+            reward["name"] = os.path.normpath(folder / reward["name"])
+
+
+def _one_sentence(error: ValidationError) -> str:
+    """The first thing that is wrong, with its dotted name and, for a misspelt one, the nearest that exists."""
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "extra_forbidden":
+        return f"{where} is not a setting{_near(first['loc'])}"
+    if first["type"] == "value_error":
+        # A message that begins with a dotted name says itself where it belongs.
+        return message if not where or re.match(r"[a-z_]+\.[a-z_.]+ ", message) else f"{where}: {message}"
+    shown = json.dumps(first["input"], default=str)
+    return f"{where} is {shown[:80]}, but: {message[0].lower()}{message[1:]}"
+
+
+def _near(location: tuple[int | str, ...]) -> str:
+    model: type[BaseModel] = Config
+    for part in location[:-1]:
+        field = model.model_fields.get(str(part))
+        inner = [t for t in (field.annotation, *get_args(field.annotation)) if _is_model(t)] if field else []
+        if not inner:
+            return ""
+        model = inner[0]
+    dotted = ".".join(str(part) for part in location[:-1])
+    near = get_close_matches(str(location[-1]), list(model.model_fields), n=1)
+    if not near and not dotted:
+        grpo = table()["grpo"]
+        if location[-1] in grpo:
+            return f"; it belongs into a section: training.{location[-1]}"
+        return f"; the sections are {', '.join(Config.model_fields)}"
+    return f"; did you mean {dotted + '.' if dotted else ''}{near[0]}?" if near else ""
+
+
+def _is_model(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)

@@ -1,0 +1,140 @@
+"""Where a run keeps what it made: the run folder, and the store of what runs share.
+
+runs/
+  <flow run id>/        one run: config.yaml, results/<stage>.json, logs/, train/, evaluate/, report.md …
+  store/<kind>/<digest> data, models and baselines, by the digest of all that they depend on
+  mlflow.db, mlartifacts  the tracking store where no MLflow server is configured
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tasks.errors import UserError
+
+PROJECT = Path(__file__).resolve().parent.parent
+
+
+def runs_root() -> Path:
+    """The folder of all runs: `GRPO_RUNS`, or `runs/` beside the code."""
+    return Path(os.environ.get("GRPO_RUNS") or PROJECT / "runs").absolute()
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` so that a reader sees either all of it or nothing."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    temporary.replace(path)
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run's folder, keyed by its flow-run id, so that a retry of any kind finds what was done before."""
+
+    id: str
+    folder: Path
+
+    @classmethod
+    def open(cls, id: str) -> "Run":
+        folder = runs_root() / id
+        for part in ("results", "logs"):
+            (folder / part).mkdir(parents=True, exist_ok=True)
+        return cls(id, folder)
+
+    def result(self, stage: str) -> dict[str, Any] | None:
+        """What a finished stage left, or None."""
+        path = self.folder / "results" / f"{stage}.json"
+        return read_json(path) if path.exists() else None
+
+    def finish(self, stage: str, result: dict[str, Any]) -> dict[str, Any]:
+        """Record that `stage` is done; it is not done again after this."""
+        write_json(self.folder / "results" / f"{stage}.json", result)
+        return result
+
+    def log_file(self, stage: str) -> Path:
+        """A fresh log file for this attempt; `<stage>.log` links to the newest."""
+        folder = self.folder / "logs"
+        attempt = 1 + len(list(folder.glob(f"{stage}-*.log")))
+        path = folder / f"{stage}-{attempt}.log"
+        path.touch()
+        link = folder / f"{stage}.log"
+        link.unlink(missing_ok=True)
+        link.symlink_to(path.name)
+        return path
+
+    def link(self, name: str, target: Path) -> None:
+        """Show something of the store in the run folder."""
+        link = self.folder / name
+        link.unlink(missing_ok=True)
+        link.symlink_to(os.path.relpath(target, self.folder))
+
+
+def stored(kind: str, key: str, make: Callable[[Path], None]) -> Path:
+    """The folder `store/<kind>/<key>`, made by `make(folder)` if it is not there yet.
+
+    `make` fills a temporary folder that takes its place only when whole, so a killed run leaves nothing half-done and
+    two runs that make the same thing do not disturb each other.
+    """
+    final = runs_root() / "store" / kind / key
+    if final.is_dir():
+        return final
+    final.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{key[:12]}-", dir=final.parent))
+    try:
+        make(temporary)
+        temporary.chmod(0o755)
+        try:
+            temporary.rename(final)
+        except OSError:
+            if not final.is_dir():  # else another run was faster, and made the same
+                raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return final
+
+
+def digest(value: Any) -> str:
+    """sha256 of a JSON value, independent of the order of keys."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+
+
+def source_digest(*patterns: str) -> str:
+    """sha256 over the project's source files that match `patterns`: what a cached result depends on besides its
+    inputs. Files are read, not imported, since some of them import torch."""
+    files = sorted({file for pattern in patterns for file in PROJECT.glob(pattern)})
+    assert files, f"no source file matches {patterns}"
+    return digest({str(file.relative_to(PROJECT)): file.read_text(encoding="utf-8") for file in files})
+
+
+def code_version() -> str:
+    """The commit of the code, with `+changes` where files differ from it, or a digest of it outside of git."""
+    try:
+        commit = subprocess.run(
+            ["git", "describe", "--always", "--abbrev=12", "--dirty=+changes", "--exclude=*"],
+            cwd=PROJECT, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        return commit.stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return source_digest("flows/*.py", "rewards/*.py", "tasks/*.py")[:12]
+
+
+def require_disk(folder: Path, gib: float, what: str) -> None:
+    """Raise UserError if less than `gib` GiB are free where `folder` lies."""
+    folder.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(folder).free / 2**30
+    if free < gib:
+        raise UserError(
+            f"{what} needs about {gib:.1f} GiB on the disk of {folder}, where only {free:.1f} GiB are free; "
+            "free some, or set GRPO_RUNS to a folder on a larger disk"
+        )

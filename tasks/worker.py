@@ -1,0 +1,59 @@
+"""The frame of every worker program: read the job, do it, leave a result or a sentence.
+
+A worker is started by `tasks.supervise` as `python -m tasks.SOMETHING JOB.json` (or through `accelerate launch`).
+It leaves `result` or `error` beside the job. It ends itself when its supervisor is gone: its standard input is a
+pipe that nobody writes to, and that closes with the supervisor, however that one died. A parent-death signal would
+not do, since the launcher of a distributed job stands between the two.
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from tasks.errors import UserError
+from tasks.run import write_json
+
+USER_ERROR_EXIT = 3
+
+
+def run_worker(work: Callable[[dict[str, Any]], dict[str, Any]]) -> NoReturn:
+    """Do `work(job)` for the job file named on the command line, and exit."""
+    _die_with_supervisor()
+    path = Path(sys.argv[1])
+    job = json.loads(path.read_text(encoding="utf-8"))
+    main_process = os.environ.get("RANK", "0") == "0"
+    try:
+        result = work(job)
+    except UserError as error:
+        if main_process:
+            write_json(path.with_suffix(".error"), {"error": str(error)})
+        _leave(USER_ERROR_EXIT)
+    if main_process:
+        write_json(path.with_suffix(".result"), result)
+    _leave(0)
+
+
+def _leave(code: int) -> NoReturn:
+    """Exit without waiting for the threads and atexit hooks of the libraries, some of which hang (vLLM's on a CPU)."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _die_with_supervisor() -> None:
+    # Kept apart from fd 0, so that libraries and child processes do not read from the pipe.
+    pipe = os.dup(0)
+    os.set_inheritable(pipe, False)
+
+    def watch() -> None:
+        while os.read(pipe, 1):
+            pass
+        os.killpg(os.getpgid(0), signal.SIGKILL)
+
+    if os.environ.get("GRPO_SUPERVISED"):
+        threading.Thread(target=watch, daemon=True, name="supervisor-watch").start()

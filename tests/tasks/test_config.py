@@ -1,0 +1,186 @@
+"""The configuration: what is taken, what is refused, and in which words."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tasks import trl_fields
+from tasks.config import Config, load, parse_override
+from tasks.errors import UserError
+from tasks.run import PROJECT
+
+SHIPPED = sorted((PROJECT / "deployments").glob("*.yaml"))
+CONFIGURATIONS = [path for path in SHIPPED if path.name != "prefect.yaml"]
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "config.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def refusal(folder: Path, text: str, **overrides: object) -> str:
+    with pytest.raises(UserError) as caught:
+        load(write(folder, text), {name.replace("__", "."): value for name, value in overrides.items()})
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("path", CONFIGURATIONS, ids=lambda path: path.stem)
+def test_every_shipped_configuration_loads_as_far_as_the_real_trl_and_peft_configurations(path, tmp_path):
+    from tasks.training_arguments import grpo_config, lora_config
+
+    config = load(path, {"training.use_cpu": True, "model.dtype": "float32"})
+    arguments = grpo_config(config, output_dir=str(tmp_path))
+    assert arguments.num_generations == config.training.grpo["num_generations"]
+    assert arguments.generation_batch_size % arguments.num_generations == 0
+    lora = lora_config(config)
+    assert lora is not None and lora.r == config.training.lora["r"]
+
+
+def test_the_table_of_fields_is_that_of_the_installed_trl_and_peft():
+    assert trl_fields.table() == trl_fields.installed_table(), "run python -m tasks.trl_fields"
+
+
+def test_every_deployment_names_a_configuration_that_is_there():
+    deployments = yaml.safe_load((PROJECT / "deployments" / "prefect.yaml").read_text())["deployments"]
+    assert {"gsm8k", "pilot", "demo", "tldr"} <= {one["name"] for one in deployments}
+    for one in deployments:
+        load(one["parameters"]["config"])
+
+
+def test_the_classic_recipe_ships_as_it_is_known():
+    grpo = load("deployments/gsm8k.yaml").training.grpo
+    assert (grpo["learning_rate"], grpo["warmup_steps"], grpo["max_grad_norm"]) == (5e-6, 0.1, 0.1)
+    assert (grpo["adam_beta1"], grpo["adam_beta2"], grpo["weight_decay"]) == (0.9, 0.99, 0.1)
+    assert {"beta", "loss_type"} <= grpo.keys()
+
+
+def test_a_dict_valued_field_is_taken(tmp_path):
+    config = load(write(tmp_path, "training: {generation_kwargs: {stop: [x]}}"))
+    assert config.training.grpo["generation_kwargs"] == {"stop": ["x"]}
+
+
+def test_an_enum_valued_field_takes_its_names_and_no_others(tmp_path):
+    assert load(write(tmp_path, "training: {lr_scheduler_type: cosine}")).training.grpo["lr_scheduler_type"] == "cosine"
+    message = refusal(tmp_path, "training: {lr_scheduler_type: cosin}")
+    assert "training.lr_scheduler_type is 'cosin'" in message and "did you mean cosine?" in message
+
+
+def test_an_int_or_float_field_takes_both(tmp_path):
+    assert load(write(tmp_path, "training: {warmup_steps: 10}")).training.grpo["warmup_steps"] == 10.0
+    assert load(write(tmp_path, "training: {warmup_steps: 0.1}")).training.grpo["warmup_steps"] == 0.1
+
+
+def test_a_list_valued_field_is_taken(tmp_path):
+    config = load(write(tmp_path, "training: {lora: {target_modules: [q_proj, v_proj]}}"))
+    assert config.training.lora == {"target_modules": ["q_proj", "v_proj"]}
+
+
+def test_a_number_in_scientific_notation_without_a_dot_is_a_number(tmp_path):
+    assert load(write(tmp_path, "training: {learning_rate: 5e-6}")).training.grpo["learning_rate"] == 5e-6
+    assert parse_override("training.learning_rate=5e-6") == ("training.learning_rate", 5e-6)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("warmup_ratio: 0.1", "training.warmup_steps"),
+        ("max_prompt_length: 256", "prompt.max_tokens"),
+        ("num_generation: 8", "training.num_generations"),
+        ("lora_r: 8", "training.lora.r"),
+        ("eval_steps: 10", "evaluation.every_steps"),
+        ("reward_weights: [1.0]", "rewards.functions"),
+    ],
+)
+def test_a_name_of_an_older_recipe_is_refused_with_its_successor(tmp_path, old, new):
+    message = refusal(tmp_path, f"training: {{{old}}}")
+    assert f"training.{old.partition(':')[0]}" in message and new in message
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("training: {learning_rat: 1.0e-5}", "training.learning_rat is not a field of GRPOConfig; did you mean"),
+        ("training: {learning_rate: fast}", "training.learning_rate is 'fast', but must be a number"),
+        ("training: {learning_rate: -1.0}", "training.learning_rate is -1.0, but must be at least 0"),
+        ("training: {learning_rate: .nan}", "training.learning_rate is nan, but must be a finite number"),
+        ("training: {max_steps: 2.5}", "training.max_steps is 2.5, but must be a whole number"),
+        ("training: {use_vllm: 3}", "training.use_vllm is 3, but must be true or false"),
+        ("training: {beta: null}", "training.beta cannot be null"),
+        ("training: {output_dir: here}", "training.output_dir is set by the pipeline"),
+        ("training: {lora: {rank: 8}}", "training.lora.rank is not a field of LoraConfig"),
+        ("training: {temperature: 0}", "training.temperature is 0.0, but must be more than 0"),
+        ("data: {pathh: x}", "data.pathh is not a setting; did you mean data.path?"),
+        ("data: {max_samples: 0}", "data.max_samples is 0"),
+        ("dat: {}", "dat is not a setting; did you mean data?"),
+        ("learning_rate: 1", "it belongs into a section: training.learning_rate"),
+        ("prompt: {template: hello}", "prompt.template: must contain {question}"),
+        ("rewards: {functions: []}", "rewards.functions is []"),
+        ("rewards: {functions: [{name: length, size: 3}]}", "no parameter 'size'"),
+        ("rewards: {functions: [{name: int}, {name: int}]}", "names a reward twice"),
+        ("evaluation: {correct_by: nobody}", "evaluation.correct_by is 'nobody'"),
+        ("training: {num_generations: 3, per_device_train_batch_size: 8}", "(3) does not divide the generation batch of 8"),
+        ("training: {processes: 0}", "training.processes is 0"),
+        ("training: {save_steps: 3, num_iterations: 2, num_generations: 8}", "must be a multiple of the generation cycle"),
+        ("[1, 2]", "must hold a mapping of sections"),
+        ("data: {\n", "is not valid YAML on line"),
+        ("data: {name: a, name: b}", "'name' stands twice"),
+        ("data: {gold: none, answer_column: null}\nevaluation: {limit: 0}", "evaluation.limit is 0"),
+    ],
+)
+def test_a_wrong_setting_is_refused_in_one_sentence_with_its_name(tmp_path, text, words):
+    message = refusal(tmp_path, text)
+    assert words in message, message
+    assert len(message.splitlines()) == 1 and "pydantic" not in message and "Traceback" not in message
+
+
+def test_divisibility_counts_the_configured_processes(tmp_path):
+    text = "training: {num_generations: 16, per_device_train_batch_size: 4, processes: %d}"
+    assert load(write(tmp_path, text % 4)).training.processes == 4
+    assert "does not divide the generation batch of 8" in refusal(tmp_path, text % 2)
+
+
+def test_a_missing_file_is_one_sentence(tmp_path):
+    with pytest.raises(UserError, match="there is no configuration file"):
+        load(tmp_path / "none.yaml")
+
+
+def test_an_override_wins_over_the_file_and_may_make_a_section(tmp_path):
+    config = load(write(tmp_path, "training: {learning_rate: 1.0e-5}"), {"training.learning_rate": 2e-5, "data.path": "x"})
+    assert config.training.grpo["learning_rate"] == 2e-5
+    assert config.data.path == Path.cwd() / "x"
+
+
+def test_a_path_in_a_file_is_relative_to_the_file(tmp_path):
+    (tmp_path / "inside").mkdir()
+    config = load(write(tmp_path / "inside", "data: {path: ../rows.jsonl}"))
+    assert config.data.path == tmp_path / "rows.jsonl"
+
+
+def test_a_reward_file_lies_beside_the_configuration(tmp_path):
+    config = load(write(tmp_path, "rewards: {functions: [{name: 'mine.py:brevity', weight: 0.5, cap: 3}]}"))
+    [reward] = config.rewards.functions
+    assert (reward.name, reward.label) == (f"{tmp_path}/mine.py:brevity", "brevity")
+    assert (reward.weight, reward.parameters) == (0.5, {"cap": 3})
+
+
+@pytest.mark.parametrize("text", ["learning_rate=1", "training.learning_rate", "=3"])
+def test_an_override_without_a_dotted_name_and_a_value_is_refused(text):
+    with pytest.raises(UserError, match="is no override"):
+        parse_override(text)
+
+
+def test_what_was_resolved_loads_again_to_the_same(tmp_path):
+    config = load("deployments/demo.yaml", {"training.learning_rate": 1e-5})
+    config.write(tmp_path / "config.yaml")
+    assert load(tmp_path / "config.yaml") == config
+    assert Config.model_validate(config.dump()) == config
+
+
+def test_the_pilot_is_the_gsm8k_recipe_on_a_few_questions():
+    full, pilot = load("deployments/gsm8k.yaml"), load("deployments/pilot.yaml")
+    assert (pilot.prompt, pilot.model, pilot.rewards) == (full.prompt, full.model, full.rewards)
+    assert pilot.data.max_samples == 64
+    same = ("learning_rate", "num_generations", "per_device_train_batch_size", "max_completion_length", "loss_type")
+    assert {name: pilot.training.grpo[name] for name in same} == {name: full.training.grpo[name] for name in same}
