@@ -1,0 +1,9 @@
+"""The flows, each reading top to bottom like its list of stages, and the command line."""
+
+import os
+
+# Without a server Prefect starts one of its own, which on a busy machine takes longer than the 20 s it is given.
+os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "120")
+
+# Its telemetry would be the first thing to lock the database of a server that has just been made.
+os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")

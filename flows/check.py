@@ -1,0 +1,35 @@
+"""`python -m flows.check CONFIG [section.key=value …]`: the data gate and the reward gate alone, without Prefect.
+
+Exit code 0 if both are passed. Nothing is trained, and no model is loaded.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from flows.command_line import parse_config
+from tasks.check_rewards import check_rewards
+from tasks.errors import UserError, WorkerFailed
+from tasks.ingest import ingest
+from tasks.run import Run
+from tasks.validate import validate
+
+
+def main(arguments: Sequence[str]) -> int:
+    try:
+        config = parse_config("python -m flows.check", "Run the data gate and the reward gate alone.", arguments)
+        run = Run.open("check")
+        data = ingest(config.data)
+        print(f"data {data['digest'][:12]} from {data['source']}: {data['counts']}")
+        found = validate(Path(data["folder"]), config.data, config.validation, run.folder / "validation")
+        print(f"data gate passed: {len(found['expectations'])} expectations hold")
+        check_rewards(run, config, Path(data["folder"]), on_line=print)
+        print("reward gate passed")
+    except (UserError, WorkerFailed) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,71 @@
+"""The command lines of the flows: `CONFIG [section.key=value …]` and what each adds to it."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import httpx
+
+from tasks.config import Config, load, parse_override
+from tasks.errors import UserError
+
+
+def grpo_main(arguments: Sequence[str], flow: Any, stages: Sequence[str]) -> int:
+    """Run the flow `grpo` in this process; 0 on success, 2 for a mistake in the command, else 1."""
+    parser = _parser("python -m flows.grpo", "Train a model with GRPO, evaluate it, and register it.")
+    parser.add_argument("--until", choices=stages, default=stages[-1], help="the last stage to run")
+    return _run(parser, arguments, flow, "until")
+
+
+def evaluate_main(arguments: Sequence[str], flow: Any) -> int:
+    """Run the flow `evaluate` in this process; exit codes as for `grpo_main`."""
+    parser = _parser("python -m flows.evaluate", "Score a model on the test questions of a configuration.")
+    parser.add_argument("--model", help="a hub id, a folder, gguf:PACKAGE/FILE or models:/NAME@ALIAS")
+    return _run(parser, arguments, flow, "model")
+
+
+def parse_config(program: str, description: str, arguments: Sequence[str]) -> Config:
+    """The configuration that a command line without further options names. Raises UserError."""
+    given = _parser(program, description).parse_args(arguments)
+    return load(given.config, dict(parse_override(text) for text in given.overrides))
+
+
+def check_prefect() -> None:
+    """Raise UserError if a Prefect server is configured and does not answer."""
+    from prefect.settings import get_current_settings
+
+    url = get_current_settings().api.url
+    if not url:
+        return  # Prefect starts a server of its own, in this process's lifetime
+    try:
+        httpx.get(f"{url.rstrip('/')}/health", timeout=10).raise_for_status()
+    except httpx.HTTPError as error:
+        raise UserError(
+            f"the Prefect server at {url} does not answer ({type(error).__name__}); start it (make up), "
+            "or unset PREFECT_API_URL to run without one"
+        ) from None
+
+
+def _parser(program: str, description: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=program, description=description)
+    parser.add_argument("config", help="a YAML configuration, for example deployments/gsm8k.yaml")
+    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="settings on top of it")
+    return parser
+
+
+def _run(parser: argparse.ArgumentParser, arguments: Sequence[str], flow: Any, option: str) -> int:
+    given = parser.parse_intermixed_args(arguments)
+    try:
+        overrides = dict(parse_override(text) for text in given.overrides)
+        load(given.config, overrides)
+        check_prefect()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    state = flow(config=given.config, overrides=overrides, **{option: getattr(given, option)}, return_state=True)
+    if state.is_completed():
+        print(state.message)
+        return 0
+    print(f"error: {state.message}", file=sys.stderr)
+    return 1

@@ -1,0 +1,102 @@
+"""The flow `evaluate`: score any model, or a registered version, by the pipeline's own protocol.
+
+python -m flows.evaluate deployments/gsm8k.yaml --model models:/grpo-gsm8k@champion
+prefect deployment run evaluate/gsm8k --param model=Qwen/Qwen2.5-1.5B-Instruct
+"""
+
+from pathlib import Path
+from typing import Any
+
+from prefect import State, flow, get_run_logger
+from prefect.runtime import flow_run
+from prefect.states import Completed, Failed
+
+from flows.stages import REFUSED, Context, StageFailed, log_line, stage
+from flows.tags import run_tags
+from tasks import evaluate as evaluate_stage
+from tasks.config import load
+from tasks.errors import UserError
+from tasks.ingest import ingest as ingest_data
+from tasks.preflight import preflight as preflight_checks
+from tasks.report import share_text
+from tasks.run import Run
+from tasks.tracking import Tracker
+from tasks.versions import local_model
+
+
+@stage("preflight")
+def preflight(context: Context) -> dict[str, Any]:
+    return preflight_checks(context.run, context.config, on_line=log_line)
+
+
+@stage("ingest", retries=3, delays=[5, 30, 120])
+def ingest(context: Context) -> dict[str, Any]:
+    return ingest_data(context.config.data)
+
+
+@stage("score", retries=2, delays=[5])
+def score(context: Context, data: dict[str, Any], model: dict[str, str]) -> dict[str, Any]:
+    return evaluate_stage.baseline(
+        context.run,
+        context.config,
+        rows=Path(data["folder"]) / "test.parquet",
+        rows_digest=data["sha256"]["test"],
+        model=model,
+        on_line=log_line,
+    )
+
+
+@flow(name="evaluate")
+def evaluate(
+    config: str | dict[str, Any] = "deployments/gsm8k.yaml",
+    model: str | None = None,
+    overrides: dict[str, Any] | None = None,
+) -> State:
+    """Score a model on the test questions of a configuration.
+
+    Args:
+        config: a YAML file of `tasks.config.Config`, or its content.
+        model: a hub id, a folder, `gguf:PACKAGE/FILE`, or `models:/NAME@ALIAS` or `models:/NAME/VERSION` from MLflow;
+            null takes the configuration's own.
+        overrides: dotted settings on top.
+    """
+    tracker: Tracker | None = None
+    try:
+        settings = load(config, overrides)
+        if model:
+            name = local_model(model, settings.registry) if model.startswith("models:/") else model
+            settings = load(config, (overrides or {}) | {"model.name": name})
+        run = Run.open(str(flow_run.id))
+        settings.write(run.folder / "config.yaml")
+        context = Context(run, settings)
+        found = preflight(context)
+        data = ingest(context)
+        tracker = Tracker.open(
+            settings.registry,
+            run,
+            name=f"evaluate {model or settings.model.name}",
+            params=settings.dump(),
+            tags=run_tags(settings, data) | {"model": model or settings.model.name},
+        )
+        result = score(context, data, found["model"])
+        tracker.evaluation("eval", result)
+        tracker.artifact(Path(result["results"]), "evaluation")
+        tracker.finish("FINISHED")
+    except (StageFailed, UserError) as failure:
+        if tracker:
+            tracker.finish("FAILED", "failed")
+        return Failed(name=REFUSED, message=str(failure))
+    except BaseException as error:
+        if tracker:
+            tracker.finish("FAILED" if isinstance(error, Exception) else "KILLED")
+        raise
+    get_run_logger().info("per-question results: %s", result["results"])
+    return Completed(message=f"{model or settings.model.name}: {share_text(result)}")
+
+
+if __name__ == "__main__":
+    import sys
+
+    from flows.command_line import evaluate_main
+
+    sys.exit(evaluate_main(sys.argv[1:], evaluate))

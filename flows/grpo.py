@@ -1,0 +1,183 @@
+"""The flow `grpo`: from questions to a registered model, every stage checked before the next one costs anything.
+
+python -m flows.grpo deployments/gsm8k.yaml training.learning_rate=1e-5 --until evaluate
+prefect deployment run grpo/gsm8k --param 'overrides={"training.learning_rate": 1e-5}'
+"""
+
+from pathlib import Path
+from typing import Any
+
+from prefect import State, flow, get_run_logger
+from prefect.runtime import flow_run
+from prefect.states import Completed, Failed
+
+from flows.artifacts import comparison, completions_table, publish, show_gate
+from flows.stages import REFUSED, Context, StageFailed, log_line, stage
+from flows.tags import run_tags
+from tasks import check_rewards as check_rewards_stage
+from tasks import evaluate as evaluate_stage
+from tasks import register as register_stage
+from tasks import train as train_stage
+from tasks.config import STAGES, Stage, load
+from tasks.errors import UserError
+from tasks.ingest import ingest as ingest_data
+from tasks.preflight import preflight as preflight_checks
+from tasks.run import Run
+from tasks.tracking import Tracker
+from tasks.validate import validate as validate_data
+
+GATES = ("ingest", "validate", "check_rewards")
+
+
+@stage("preflight")
+def preflight(context: Context) -> dict[str, Any]:
+    return preflight_checks(context.run, context.config, on_line=log_line)
+
+
+@stage("ingest", retries=3, delays=[5, 30, 120])
+def ingest(context: Context) -> dict[str, Any]:
+    manifest = ingest_data(context.config.data)
+    context.run.link("data", Path(manifest["folder"]))
+    get_run_logger().info("data %s: %s", manifest["digest"][:12], manifest["counts"])
+    return manifest
+
+
+@stage("validate")
+def validate(context: Context, data: dict[str, Any]) -> dict[str, Any]:
+    config = context.config
+    return validate_data(Path(data["folder"]), config.data, config.validation, context.run.folder / "validation")
+
+
+@stage("check_rewards")
+def check_rewards(context: Context, data: dict[str, Any]) -> dict[str, Any]:
+    found = check_rewards_stage.check_rewards(context.run, context.config, Path(data["folder"]), on_line=log_line)
+    show_gate("check_rewards", found["markdown"])
+    return found
+
+
+@stage("baseline", retries=2, delays=[5])
+def baseline(context: Context, data: dict[str, Any], model: dict[str, str]) -> dict[str, Any]:
+    return evaluate_stage.baseline(
+        context.run,
+        context.config,
+        rows=Path(data["folder"]) / "test.parquet",
+        rows_digest=data["sha256"]["test"],
+        model=model,
+        on_line=log_line,
+    )
+
+
+@stage("train", retries=2, delays=[10])
+def train(context: Context, tracker: Tracker, data: dict[str, Any], model: dict[str, str]) -> dict[str, Any]:
+    trained = train_stage.train(
+        context.run, context.config, tracker, data=Path(data["folder"]), model=model, on_line=log_line
+    )
+    tracker.table(completions_table(context.run.folder / "train" / "completions"), "completions.json")
+    return trained
+
+
+@stage("evaluate", retries=2, delays=[5])
+def evaluate(context: Context, data: dict[str, Any], trained: dict[str, Any]) -> dict[str, Any]:
+    return evaluate_stage.evaluate(
+        context.run,
+        context.config,
+        stage="evaluate",
+        rows=Path(data["folder"]) / "test.parquet",
+        model=trained["model"] or trained["base"],
+        adapter=Path(trained["adapter"]) if trained["adapter"] else None,
+        folder=context.run.folder / "evaluate",
+        on_line=log_line,
+    )
+
+
+@stage("register", retries=3, delays=[5, 30])
+def register(
+    context: Context,
+    tracker: Tracker,
+    data: dict[str, Any],
+    trained: dict[str, Any],
+    before: dict[str, Any],
+    after: dict[str, Any],
+) -> dict[str, Any]:
+    return register_stage.register(
+        context.run, context.config, tracker, data=data, trained=trained, before=before, after=after, on_line=log_line
+    )
+
+
+@flow(name="grpo", flow_run_name=None)
+def grpo(
+    config: str | dict[str, Any] = "deployments/gsm8k.yaml",
+    overrides: dict[str, Any] | None = None,
+    until: Stage = "register",
+) -> State:
+    """Train a model with GRPO on a configuration, and register it if the evidence is there.
+
+    Args:
+        config: a YAML file of `tasks.config.Config`, or its content.
+        overrides: dotted settings on top, for example {"training.learning_rate": 1e-5}.
+        until: the last stage to run.
+    """
+    try:
+        settings = load(config, overrides)
+    except UserError as error:
+        return Failed(name=REFUSED, message=str(error))
+    run = Run.open(str(flow_run.id))
+    settings.write(run.folder / "config.yaml")
+    get_run_logger().info("run folder: %s", run.folder)
+    context = Context(run, settings)
+    tracker: Tracker | None = None
+    try:
+        # What needs the model is tried first; the gates alone need none, and run on any machine.
+        found = preflight(context) if until not in GATES else {}
+        data = ingest(context)
+        if until == "ingest":
+            return _done(until)
+        validate(context, data)
+        if until == "validate":
+            return _done(until)
+        check_rewards(context, data)
+        if until == "check_rewards":
+            return _done(until)
+        # Only what has passed the gates appears in MLflow.
+        tracker = Tracker.open(
+            settings.registry, run, name=flow_run.name, params=settings.dump(), tags=run_tags(settings, data)
+        )
+        before = baseline(context, data, found["model"])
+        tracker.evaluation("baseline", before)
+        if until == "baseline":
+            return _done(until, tracker)
+        trained = train(context, tracker, data, found["model"])
+        if until == "train":
+            return _done(until, tracker)
+        after = evaluate(context, data, trained)
+        tracker.evaluation("eval", after, step=trained["steps"])
+        tracker.comparison(comparison(before, after), step=trained["steps"])
+        if until == "evaluate":
+            return _done(until, tracker)
+        version = register(context, tracker, data, trained, before, after)
+        publish(run, settings, tracker, data=data, trained=trained, before=before, after=after, version=version)
+        tracker.finish("FINISHED", version["outcome"])
+        return Completed(message=f"{version['name']} version {version['version']}: {version['outcome']}")
+    except (StageFailed, UserError) as failure:
+        if tracker:
+            tracker.finish("FAILED", "failed")
+        return Failed(message=str(failure))
+    except BaseException as error:  # a cancellation arrives as TerminationSignal, which is no Exception
+        if tracker:
+            stopped = not isinstance(error, Exception)
+            tracker.finish("KILLED" if stopped else "FAILED", "cancelled" if stopped else "failed")
+        raise
+
+
+def _done(until: Stage, tracker: Tracker | None = None) -> State:
+    if tracker:
+        tracker.finish("FINISHED", "stopped")
+    return Completed(message=f"stopped after {until}, as asked")
+
+
+if __name__ == "__main__":
+    import sys
+
+    from flows.command_line import grpo_main
+
+    sys.exit(grpo_main(sys.argv[1:], grpo, STAGES))

@@ -1,0 +1,90 @@
+"""How one stage runs as a Prefect task: done once per run, retried where that can help, refused in one sentence."""
+
+import functools
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Concatenate, ParamSpec
+
+from prefect import State, get_run_logger, task
+from prefect.cache_policies import NO_CACHE
+from prefect.states import Failed
+
+from tasks.config import Config
+from tasks.errors import UserError
+from tasks.run import Run
+
+P = ParamSpec("P")
+REFUSED = "Refused"
+
+
+@dataclass(frozen=True)
+class Context:
+    """What every stage gets: the run's folder and its configuration."""
+
+    run: Run
+    config: Config
+
+
+class StageFailed(Exception):
+    """A stage did not succeed; the message is what a person should read."""
+
+
+def stage(
+    name: str, *, retries: int = 0, delays: Sequence[float] = ()
+) -> Callable[[Callable[Concatenate[Context, P], dict[str, Any]]], Callable[Concatenate[Context, P], dict[str, Any]]]:
+    """Make a function of a `Context` into the Prefect task `name`.
+
+    What it returns is kept in the run folder, so an attempt that finds it there does not do the stage again, whatever
+    ended the attempt before. A UserError becomes the state Refused, which is not retried and shows no traceback.
+    """
+
+    def decorate(function: Callable[Concatenate[Context, P], dict[str, Any]]) -> Any:
+        @functools.wraps(function)
+        def once(context: Context, *args: P.args, **kwargs: P.kwargs) -> Any:
+            done = context.run.result(name)
+            if done is not None:
+                get_run_logger().info("%s was finished by an earlier attempt", name)
+                return done
+            try:
+                return context.run.finish(name, function(context, *args, **kwargs))
+            except UserError as error:
+                return Failed(name=REFUSED, message=str(error))
+
+        run_task = task(
+            name=name,
+            cache_policy=NO_CACHE,
+            retries=retries,
+            retry_delay_seconds=list(delays) or None,
+            retry_condition_fn=_can_heal,
+        )(once)
+
+        @functools.wraps(function)
+        def call(context: Context, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
+            state: State[dict[str, Any]] = run_task(context, *args, return_state=True, **kwargs)
+            if state.is_completed():
+                return state.result()
+            raise StageFailed(f"{name}: {state.message}")
+
+        return call
+
+    return decorate
+
+
+def _can_heal(_task: Any, _task_run: Any, state: State) -> bool:
+    return state.name != REFUSED
+
+
+class _NoRepetition(logging.Filter):
+    """Drops Prefect's report of a returned state with an empty traceback; the state itself is logged next."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not str(record.msg).startswith("Task run failed with state")
+
+
+logging.getLogger("prefect.task_runs").addFilter(_NoRepetition())
+
+
+def log_line(line: str) -> None:
+    """Hand a line of a worker's output to the Prefect log."""
+    get_run_logger().info(line)

@@ -1,0 +1,54 @@
+"""Worker: the reward gate on the training rows. Started by `tasks.check_rewards`."""
+
+from typing import Any
+
+import pandas as pd
+
+from rewards.registry import is_registered, load_reward
+from tasks.config import Config
+from tasks.errors import UserError
+from tasks.reward_gate import LoadedReward, check
+from tasks.worker import run_worker
+
+
+def gate(job: dict[str, Any]) -> dict[str, Any]:
+    """The gate's table in two forms, its failures, and what each exploit earns."""
+    config = Config.model_validate(job["config"])
+    rewards = [
+        LoadedReward(
+            name=reward.label,
+            function=_load(reward.name, reward.parameters),
+            weight=reward.weight,
+            registered=reward.name if is_registered(reward.name) else None,
+        )
+        for reward in config.rewards.functions
+    ]
+    rows = pd.read_parquet(job["rows"]).to_dict("records")
+    report = check(
+        rewards,
+        [{str(name): value for name, value in row.items()} for row in rows],
+        gold_template=config.rewards.gold_template,
+        opening=config.prompt.opening,
+        conversational=config.prompt.conversational,
+        own_cases=config.rewards.cases,
+        exploit_limit=config.rewards.exploit_limit,
+        progress=lambda what: print(what, flush=True),
+    )
+    print(report.to_text(), flush=True)
+    return {
+        "markdown": report.to_markdown(),
+        "checks": len(report.rows),
+        "failures": report.failures,
+        "exploit_shares": report.exploit_shares,
+    }
+
+
+def _load(name: str, parameters: dict[str, Any]) -> Any:
+    try:
+        return load_reward(name, parameters)
+    except ValueError as error:
+        raise UserError(f"rewards.functions: {error}") from None
+
+
+if __name__ == "__main__":
+    run_worker(gate)

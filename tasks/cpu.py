@@ -1,0 +1,49 @@
+"""What training on a CPU needs from TRL and vLLM, and cannot ask for by configuration. All of it stands here.
+
+1. vLLM starts eagerly. TRL passes no `enforce_eager`, and on a CPU compilation takes 95 to 155 s for a model whose
+   steps are no faster for it; eager it starts in 7 s.
+2. The weight sync goes through `reload_weights`. TRL writes into the modules with `load_weights`, which fails on a
+   CPU, because vLLM packs linear weights there (`'Parameter' object has no attribute 'weight_loader'`).
+3. The log-probabilities are computed for the scored positions only. TRL does so where there is Triton; elsewhere it
+   multiplies every position of the prompt, too, with the whole vocabulary, to keep shapes fixed for compilers that a
+   CPU run does not use. The values are the same.
+
+Written for TRL 1.16 and vLLM 0.31; `tests/tasks/test_cpu.py` fails when a newer release makes any of it unnecessary.
+"""
+
+import functools
+import os
+from typing import Any
+
+from tasks.config import Config
+
+
+def prepare_environment(config: Config) -> dict[str, str]:
+    """Environment variables that vLLM reads when it is imported, for a worker on a CPU."""
+    return {
+        "VLLM_CPU_KVCACHE_SPACE": str(config.evaluation.vllm_kv_cache_gib),
+        # The engine runs in the worker itself: a spawned one imports vLLM anew, which takes a minute on two cores.
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "ACCELERATE_USE_CPU": "true",
+    }
+
+
+def adapt_trl(config: Config) -> None:
+    """Make TRL train on a CPU, with vLLM where `training.use_vllm` asks for it. Call before the trainer is made."""
+    if config.training.cpu_shortcuts:
+        import trl.trainer.utils
+
+        trl.trainer.utils._use_triton = lambda device: True  # (3): read as "score the valid positions only"
+    if config.training.grpo.get("use_vllm"):
+        os.environ.update(prepare_environment(config))
+        import trl.generation.vllm_generation as generation
+
+        generation.LLM = functools.partial(generation.LLM, enforce_eager=True)  # (1)
+        generation.VLLMGeneration.sync_weights = _sync_weights  # (2)
+
+
+def _sync_weights(self: Any) -> None:
+    """TRL's `VLLMGeneration.sync_weights` for a colocated engine on a CPU."""
+    runner = self.llm.llm_engine.model_executor.driver_worker.model_runner
+    runner.reload_weights(weights_iterator=self._iter_named_params())
+    self.llm.reset_prefix_cache()

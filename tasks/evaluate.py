@@ -1,0 +1,101 @@
+"""Stage: what a model answers, greedily, to questions it was not trained on; before and after, by one protocol."""
+
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from tasks.config import Config
+from tasks.run import Run, digest, read_json, source_digest, stored, write_json
+from tasks.supervise import run_job
+
+
+def evaluate(
+    run: Run,
+    config: Config,
+    *,
+    stage: str,
+    rows: Path,
+    model: str,
+    adapter: Path | None,
+    folder: Path,
+    on_line: Callable[[str], None],
+) -> dict[str, Any]:
+    """Score `model` (with `adapter` on top, if any) on the Parquet file `rows`; give the summary.
+
+    The summary holds `accuracy`, `accuracy_flexible` and `reward` with their standard errors, and `results`, the
+    per-question Parquet file in `folder`. Raises UserError or WorkerFailed as `run_job` does.
+    """
+    job = {
+        "config": config.dump(),
+        "rows": str(rows),
+        "limit": config.evaluation.limit,
+        "model": model,
+        "adapter": str(adapter) if adapter else None,
+        "results": str(folder / "results.parquet"),
+    }
+    return run_job(
+        "tasks.evaluate_worker",
+        job,
+        folder,
+        log=run.log_file(stage),
+        on_line=on_line,
+        environment=QUIET,
+        time_limit=config.evaluation.time_limit,
+    )
+
+
+def baseline(
+    run: Run,
+    config: Config,
+    *,
+    rows: Path,
+    rows_digest: str,
+    model: dict[str, str],
+    on_line: Callable[[str], None],
+) -> dict[str, Any]:
+    """Score the start model once for all runs that share model, questions, prompt, rewards and protocol."""
+    key = digest(
+        {
+            "rows": rows_digest,
+            "model": model["identity"],
+            "dtype": config.model.dtype,
+            "cpu": bool(config.training.grpo.get("use_cpu")),
+            "prompt": config.prompt.model_dump(mode="json"),
+            "rewards": [reward.model_dump(mode="json") for reward in config.rewards.functions],
+            "user code": user_code(config),
+            "evaluation": config.evaluation.model_dump(mode="json", exclude={"examples", "every_steps", "time_limit"}),
+            "max_new_tokens": config.max_new_tokens,
+            "gold": config.data.gold,
+            "code": source_digest(
+                "rewards/*.py", *(f"tasks/{name}.py" for name in ("evaluate_worker", "generate", "prompts", "scoring"))
+            ),
+            "transformers": version("transformers"),
+        }
+    )
+
+    def make(folder: Path) -> None:
+        result = evaluate(
+            run, config, stage="baseline", rows=rows, model=model["path"], adapter=None, folder=folder, on_line=on_line
+        )
+        write_json(folder / "summary.json", result)
+
+    folder = stored("baselines", key, make)
+    run.link("baseline", folder)
+    return read_json(folder / "summary.json") | {"results": str(folder / "results.parquet")}
+
+
+def user_code(config: Config) -> dict[str, str]:
+    """The source of rewards that are files of the user's: a changed line is another reward."""
+    files = [Path(reward.name.rpartition(":")[0]) for reward in config.rewards.functions if ".py:" in reward.name]
+    return {str(file): file.read_text(encoding="utf-8") for file in files if file.is_file()}
+
+
+# Libraries that would otherwise fill a log with what is no news.
+QUIET = {
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "TRANSFORMERS_VERBOSITY": "error",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "TRL_EXPERIMENTAL_SILENCE": "1",
+}

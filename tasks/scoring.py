@@ -1,0 +1,122 @@
+"""Completions scored by the configured rewards, the same way in training, in its validation and in evaluation."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from rewards import extract_last_number, parse_number
+from rewards.registry import load_reward
+from rewards.traits import traits_of
+from rewards.wrapper import guard
+from tasks.config import Config
+from tasks.generate import Completion
+from tasks.prompts import Messages, as_completion
+from tasks.reward_scoring import call
+from tasks.statistics import mean_stderr, proportion_stderr
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """The configured rewards, loaded and guarded.
+
+    `functions` go to TRL as they are. `correct_by` is the index of the reward whose full marks mean a right answer,
+    or None where the task has no gold.
+    """
+
+    config: Config
+    functions: list[Callable[..., Any] | str]
+    correct_by: int | None
+
+    @classmethod
+    def of(cls, config: Config) -> "Scorer":
+        loaded = [load_reward(reward.name, reward.parameters) for reward in config.rewards.functions]
+        functions = [
+            function if isinstance(function, str) else guard(function, name=reward.label, opening=config.prompt.opening)
+            for function, reward in zip(loaded, config.rewards.functions, strict=True)
+        ]
+        return cls(config, functions, _right_answer(config, loaded))
+
+    @property
+    def names(self) -> list[str]:
+        return [reward.label for reward in self.config.rewards.functions]
+
+    @property
+    def weights(self) -> list[float]:
+        return [reward.weight for reward in self.config.rewards.functions]
+
+    def score(
+        self, rows: pd.DataFrame, prompts: Sequence[Messages | str], completions: Sequence[Completion]
+    ) -> pd.DataFrame:
+        """One row per question: the completion, each reward, their weighted sum, and whether the answer is right."""
+        texts = [as_completion(completion.text, self.config.prompt) for completion in completions]
+        columns: dict[str, list[Any]] = {str(name): rows[name].tolist() for name in rows.columns}
+        table = pd.DataFrame(
+            {
+                "id": rows["id"].to_numpy(),
+                "question": rows["question"].to_numpy(),
+                "answer": rows["answer"].to_numpy() if "answer" in rows else None,
+                "completion": [completion.text for completion in completions],
+                "tokens": [completion.tokens for completion in completions],
+                "finished": [completion.finished for completion in completions],
+            }
+        )
+        for name, function in zip(self.names, self.functions, strict=True):
+            if isinstance(function, str):
+                continue  # a reward model lives inside the trainer; its share of the reward shows in train/rewards/*
+            values = call(function, {"prompts": list(prompts), "completions": texts, **columns})
+            table[f"rewards/{name}"] = pd.Series(values, dtype="float64")
+        weights = {f"rewards/{name}": weight for name, weight in zip(self.names, self.weights, strict=True)}
+        parts = [column for column in weights if column in table]
+        # A reward of None means "not applicable" and adds nothing, as in TRL's nansum.
+        table["reward"] = sum((table[column].fillna(0.0) * weights[column] for column in parts), start=0.0)
+        if self.correct_by is not None:
+            name = self.names[self.correct_by]
+            table["correct"] = table[f"rewards/{name}"] >= _full_marks(self.functions[self.correct_by])
+            table["flexible"] = [extract_last_number(text) for text in table["completion"]]
+            table["correct_flexible"] = [
+                found is not None and parse_number(found) == parse_number(str(gold))
+                for found, gold in zip(table["flexible"], table["answer"], strict=True)
+            ]
+        return table
+
+
+def summary(table: pd.DataFrame) -> dict[str, Any]:
+    """Mean reward, and both accuracies where there is a gold, each with its standard error."""
+    result: dict[str, Any] = {
+        "n": len(table),
+        "reward": float(table["reward"].mean()),
+        "reward_stderr": mean_stderr(table["reward"].tolist()),
+        "mean_tokens": float(table["tokens"].mean()),
+        "unfinished": float(1 - table["finished"].mean()),
+    }
+    for column, name in (("correct", "accuracy"), ("correct_flexible", "accuracy_flexible")):
+        if column in table:
+            share = float(table[column].mean())
+            result |= {name: share, f"{name}_stderr": proportion_stderr(share, len(table))}
+    for column in table.columns:
+        if column.startswith("rewards/"):
+            result[column] = float(table[column].mean())
+    return result
+
+
+def _right_answer(config: Config, loaded: Sequence[Any]) -> int | None:
+    if config.data.gold == "none" and config.evaluation.correct_by is None:
+        return None
+    for index, (reward, function) in enumerate(zip(config.rewards.functions, loaded, strict=True)):
+        if config.evaluation.correct_by in (None, reward.label) and (
+            config.evaluation.correct_by or (callable(function) and traits_of(function).gold_column)
+        ):
+            return index
+    return None
+
+
+def _full_marks(function: Any) -> float:
+    maximum = traits_of(function).maximum
+    return 1e-9 if maximum is None else float(maximum)
+
+
+def scored(values: Mapping[str, Any]) -> float:
+    """What one checkpoint is judged by: accuracy where there is a gold, else mean reward."""
+    return float(values["accuracy"] if "accuracy" in values else values["reward"])

@@ -1,0 +1,66 @@
+"""Stage: train with GRPO in a child process, and send its metrics to MLflow by step."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tasks.config import Config
+from tasks.cpu import prepare_environment
+from tasks.evaluate import QUIET
+from tasks.run import Run
+from tasks.supervise import run_job
+from tasks.tracking import Tracker
+
+
+def train(
+    run: Run,
+    config: Config,
+    tracker: Tracker,
+    *,
+    data: Path,
+    model: dict[str, str],
+    on_line: Callable[[str], None],
+) -> dict[str, Any]:
+    """Train `model` on `data/train.parquet`, choosing on `data/validation.parquet`; give where the weights are.
+
+    A second attempt finds the checkpoints of the first. Raises UserError or WorkerFailed as `run_job` does.
+    """
+    folder = run.folder / "train"
+    metrics = folder / "metrics.jsonl"
+    job = {
+        "config": config.dump(),
+        "train": str(data / "train.parquet"),
+        "validation": str(data / "validation.parquet"),
+        "model": model["path"],
+        "folder": str(folder),
+    }
+    result = run_job(
+        "tasks.train_worker",
+        job,
+        folder,
+        log=run.log_file("train"),
+        on_line=on_line,
+        launcher=launcher(config),
+        environment=QUIET | (prepare_environment(config) if config.training.grpo.get("use_cpu") else {}),
+        time_limit=config.training.time_limit,
+        on_tick=lambda: tracker.forward(metrics),
+    )
+    tracker.forward(metrics, final=True)
+    return result
+
+
+def launcher(config: Config) -> list[str]:
+    """The command line of `accelerate launch` up to the worker's module."""
+    training = config.training
+    command = [sys.executable, "-m", "accelerate.commands.launch"]
+    if training.accelerate_config:
+        command += ["--config_file", str(training.accelerate_config)]
+    else:
+        command += ["--num_machines", "1", "--dynamo_backend", "no", "--mixed_precision", "no"]
+        if training.processes > 1:
+            command += ["--multi_gpu"]
+    if training.grpo.get("use_cpu"):
+        command += ["--cpu", "--num_cpu_threads_per_process", str(max(1, (os.cpu_count() or 1) // training.processes))]
+    return [*command, "--num_processes", str(training.processes), "--module"]

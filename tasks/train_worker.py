@@ -1,0 +1,105 @@
+"""Worker: GRPO with TRL. Started by `tasks.train` through `accelerate launch`, one process per GPU."""
+
+import json
+import resource
+import time
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from datasets import Dataset
+from transformers import PrinterCallback
+from transformers.trainer_utils import get_last_checkpoint
+from trl import GRPOTrainer
+
+from tasks.config import Config
+from tasks.cpu import adapt_trl
+from tasks.errors import UserError
+from tasks.models import load_arguments, load_tokenizer
+from tasks.prompts import build_prompt, encode
+from tasks.scoring import Scorer
+from tasks.training_arguments import grpo_config, lora_config
+from tasks.training_callbacks import MetricsFile, Validation
+from tasks.worker import run_worker
+
+
+def train(job: dict[str, Any]) -> dict[str, Any]:
+    """Train the model of `job`, going on from the newest whole checkpoint; the chosen weights go to `chosen/`."""
+    config = Config.model_validate(job["config"])
+    folder = Path(job["folder"])
+    arguments = grpo_config(config, output_dir=str(folder))
+    if arguments.use_cpu:
+        adapt_trl(config)
+    arguments.model_init_kwargs = load_arguments(job["model"], config.model, arguments.use_cpu)
+    tokenizer = load_tokenizer(job["model"], config.model, config.prompt)
+    scorer = Scorer.of(config)
+    rows = pd.read_parquet(job["train"])
+    dataset, too_long = prompt_dataset(rows, tokenizer, config)
+    trainer = GRPOTrainer(
+        model=job["model"],
+        reward_funcs=list(scorer.functions),
+        args=arguments,
+        train_dataset=dataset,
+        processing_class=tokenizer,
+        peft_config=lora_config(config),
+    )
+    trainer.remove_callback(PrinterCallback)  # MetricsFile prints a line that fits on one
+    validation = Validation(trainer, config, scorer, pd.read_parquet(job["validation"]), folder)
+    trainer.add_callback(MetricsFile(folder / "metrics.jsonl"))
+    trainer.add_callback(validation)
+    checkpoint = newest_whole_checkpoint(folder)
+    if checkpoint:
+        print(f"going on from {Path(checkpoint).name}", flush=True)
+    started = time.monotonic()
+    trainer.train(resume_from_checkpoint=checkpoint)
+    best = validation.choose()
+    return {
+        "adapter": str(best) if config.training.lora is not None else None,
+        "model": None if config.training.lora is not None else str(best),
+        "base": job["model"],
+        "base_revision": config.model.revision,
+        "steps": trainer.state.global_step,
+        "step": validation.best["step"] if validation.best else trainer.state.global_step,
+        "validation": validation.best,
+        "seconds": round(time.monotonic() - started, 1),
+        "prompts": len(dataset),
+        "prompts_too_long": too_long,
+        "peak_ram_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+        "peak_gpu_gib": torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else 0.0,
+    }
+
+
+def prompt_dataset(rows: pd.DataFrame, tokenizer: Any, config: Config) -> tuple[Dataset, int]:
+    """The training prompts with all columns for the rewards, and how many were too long and left out."""
+    prompts = [build_prompt(question, config.prompt) for question in rows["question"]]
+    too_long = 0
+    if config.prompt.max_tokens is not None:
+        lengths = [len(ids) for ids in encode(prompts, tokenizer, config.prompt)]
+        kept = [place for place, length in enumerate(lengths) if length <= config.prompt.max_tokens]
+        too_long = len(rows) - len(kept)
+        if too_long and (config.prompt.on_too_long == "stop" or not kept):
+            raise UserError(
+                f"{too_long} of {len(rows)} training prompts are longer than prompt.max_tokens "
+                f"({config.prompt.max_tokens}; the longest has {max(lengths)}); raise it, or set "
+                "prompt.on_too_long=drop and leave some short enough"
+            )
+        rows, prompts = rows.iloc[kept].reset_index(drop=True), [prompts[place] for place in kept]
+        print(f"{len(rows)} prompts of {min(lengths)} to {max(lengths)} tokens, {too_long} too long", flush=True)
+    return Dataset.from_dict({"prompt": prompts, **{str(name): rows[name].tolist() for name in rows}}), too_long
+
+
+def newest_whole_checkpoint(folder: Path) -> str | None:
+    """The newest checkpoint whose last-written file can be read; a torn one is set aside under another name."""
+    while newest := get_last_checkpoint(str(folder)):
+        try:
+            json.loads((Path(newest) / "trainer_state.json").read_text(encoding="utf-8"))
+            return newest
+        except (OSError, json.JSONDecodeError):
+            print(f"{Path(newest).name} was not written to its end; skipping it", flush=True)
+            Path(newest).rename(folder / f"torn-{Path(newest).name}-{time.time_ns()}")
+    return None
+
+
+if __name__ == "__main__":
+    run_worker(train)

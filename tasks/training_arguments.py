@@ -1,0 +1,50 @@
+"""The configuration as TRL and peft take it. Needs torch, so only worker programs import it."""
+
+import warnings
+from typing import Any
+
+from peft import LoraConfig
+from trl import GRPOConfig
+
+from tasks.config import Config
+from tasks.errors import UserError
+from tasks.models import pick_dtype
+from tasks.prompts import template_arguments
+
+
+def grpo_config(config: Config, output_dir: str) -> GRPOConfig:
+    """The real `GRPOConfig` of a configuration. Raises UserError where TRL refuses a value."""
+    given = config.training.grpo
+    dtype = pick_dtype(config.model, bool(given.get("use_cpu")))
+    arguments: dict[str, Any] = {
+        # bf16 where the device computes in it, fp16 on older GPUs, else fp32; a value of the user's own wins.
+        "bf16": str(dtype) == "torch.bfloat16",
+        "fp16": str(dtype) == "torch.float16",
+        **given,
+        "output_dir": output_dir,
+        "report_to": [],
+        "disable_tqdm": True,
+        "remove_unused_columns": False,
+        "reward_weights": [reward.weight for reward in config.rewards.functions],
+        "chat_template_kwargs": template_arguments(config.prompt) or None,
+        "trust_remote_code": config.model.trust_remote_code,
+        # Writes completions/*.parquet beside the checkpoints and, with 0, prints none.
+        "log_completions": True,
+        "num_completions_to_print": 0,
+    }
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return GRPOConfig(**arguments)
+    except (ValueError, TypeError, NotImplementedError) as error:
+        raise UserError(f"TRL refuses the section training: {error}") from None
+
+
+def lora_config(config: Config) -> LoraConfig | None:
+    """The real `LoraConfig`, or None for full training. Raises UserError where peft refuses a value."""
+    if config.training.lora is None:
+        return None
+    try:
+        return LoraConfig(**{"task_type": "CAUSAL_LM", **config.training.lora})
+    except (ValueError, TypeError) as error:
+        raise UserError(f"peft refuses training.lora: {error}") from None

@@ -1,0 +1,137 @@
+"""What is watched while TRL trains: the metrics by step, and greedy answers to validation questions."""
+
+import math
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from accelerate.utils import broadcast_object_list, gather_object
+from transformers import TrainerCallback
+from trl.models import unwrap_model_for_generation
+
+from tasks import metrics as metrics_file
+from tasks.config import Config
+from tasks.generate import Completion, TransformersEngine
+from tasks.prompts import build_prompt, encode
+from tasks.report import sparkline
+from tasks.run import read_json, write_json
+from tasks.scoring import Scorer, scored, summary
+
+
+class MetricsFile(TrainerCallback):
+    """One line of JSON per logged step, for the supervisor to send to MLflow, and one line for the eye.
+
+    The trainer itself knows no MLflow, so a server that is away cannot disturb it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.rewards: deque[float] = deque(maxlen=40)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
+        if not state.is_world_process_zero or not logs:
+            return
+        metrics = {f"train/{name.removeprefix('train_')}": value for name, value in logs.items() if _is_number(value)}
+        metrics_file.append(self.path, state.global_step, metrics)
+        if "reward" in logs:
+            self.rewards.append(logs["reward"])
+            print(
+                f"step {state.global_step}/{state.max_steps}  reward {logs['reward']:.3f} "
+                f"±{logs.get('reward_std', math.nan):.2f}  loss {logs.get('loss', math.nan):.4f}  "
+                f"{logs.get('completions/mean_length', math.nan):.0f} tokens  "
+                f"{logs.get('step_time', math.nan):.1f} s  {sparkline(list(self.rewards))}",
+                flush=True,
+            )
+
+
+class Validation(TrainerCallback):
+    """Greedy answers to held-out questions every so many steps; the best weights so far are kept in `chosen/`."""
+
+    def __init__(self, trainer: Any, config: Config, scorer: Scorer, rows: pd.DataFrame, folder: Path) -> None:
+        self.trainer, self.config, self.scorer, self.folder = trainer, config, scorer, folder
+        self.rows = rows.head(config.evaluation.validation_limit).reset_index(drop=True)
+        self.prompts = [build_prompt(question, config.prompt) for question in self.rows["question"]]
+        self.ids = encode(self.prompts, trainer.processing_class, config.prompt)
+        record = folder / "chosen.json"
+        self.best: dict[str, Any] | None = read_json(record) if record.exists() else None
+        self.last = -1
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self.config.evaluation.every_steps and state.global_step == 0:
+            self._evaluate(state.global_step, candidate=False)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        every = self.config.evaluation.every_steps
+        if every and state.global_step % every == 0:
+            self._evaluate(state.global_step, candidate=True)
+
+    def choose(self) -> Path:
+        """The folder of the chosen weights: the best by validation, or the last where nothing was compared."""
+        step = self.trainer.state.global_step
+        if self.config.evaluation.every_steps and self.last != step:
+            self._evaluate(step, candidate=True)
+        chosen = self.folder / "chosen"
+        if self.best is None:
+            self.trainer.save_model(str(chosen))
+        else:
+            print(f"chosen: step {self.best['step']} of {step}, by validation", flush=True)
+        return chosen
+
+    def _evaluate(self, step: int, candidate: bool) -> None:
+        started = time.monotonic()
+        completions = self._generate()
+        result: dict[str, Any] = {}
+        if self.trainer.accelerator.is_main_process:
+            result = summary(self.scorer.score(self.rows, self.prompts, completions))
+            metrics = {f"validation/{name}": value for name, value in result.items() if name != "n"}
+            metrics_file.append(self.folder / "metrics.jsonl", step, metrics)
+            shown = "  ".join(f"{name} {result[name]:.3f}" for name in ("accuracy", "reward") if name in result)
+            print(f"validation at step {step}: {shown}  ({time.monotonic() - started:.1f} s)", flush=True)
+        self.last = step
+        [result] = broadcast_object_list([result])
+        # On equal scores the earlier weights stay: they are closer to the start model.
+        if candidate and (self.best is None or scored(result) > scored(self.best)):
+            self.best = {"step": step} | result
+            self.trainer.save_model(str(self.folder / "chosen"))
+            if self.trainer.accelerator.is_main_process:
+                write_json(self.folder / "chosen.json", self.best)
+
+    def _generate(self) -> list[Completion]:
+        """Greedy completions of all validation prompts, made by whatever makes the training completions."""
+        trainer, tokens = self.trainer, self.config.max_new_tokens
+        was_training = trainer.model.training
+        with trainer.accelerator.split_between_processes(list(range(len(self.ids))), apply_padding=True) as places:
+            ids = [self.ids[place] for place in places]
+            if trainer.use_vllm:
+                mine = self._generate_with_vllm(ids, tokens)
+            else:
+                with unwrap_model_for_generation(trainer.model_wrapped, trainer.accelerator) as model:
+                    model.eval()
+                    engine = TransformersEngine(model, trainer.processing_class, self.config.evaluation.batch_size)
+                    mine = engine.generate(ids, tokens)
+        trainer.model.train(was_training)
+        return gather_object(mine)[: len(self.ids)]  # the padding repeats the last one
+
+    def _generate_with_vllm(self, ids: list[list[int]], tokens: int) -> list[Completion]:
+        trainer, generation = self.trainer, self.trainer.vllm_generation
+        # TRL pushes weights only when the global step has changed since it last did; do so now, and tell it.
+        generation.sync_weights()
+        trainer._last_loaded_step = trainer.state.global_step
+        settings = {"temperature": generation.temperature, "max_completion_length": generation.max_completion_length}
+        generation.temperature, generation.max_completion_length = 0.0, tokens
+        try:
+            _, completions, _, _ = generation.generate(prompts=ids, images=None, num_generations=1)
+        finally:
+            for name, value in settings.items():
+                setattr(generation, name, value)
+        texts = trainer.processing_class.batch_decode(completions, skip_special_tokens=True)
+        return [
+            Completion(text, len(row), bool(row) and row[-1] in trainer.eos_token_ids)
+            for text, row in zip(texts, completions, strict=True)
+        ]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

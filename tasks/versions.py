@@ -1,0 +1,42 @@
+"""Fetching a registered version from MLflow, so that it can be scored like any other model."""
+
+from pathlib import Path
+
+from mlflow import MlflowClient
+from mlflow.artifacts import download_artifacts
+from mlflow.exceptions import MlflowException
+
+from tasks.config import RegistrySettings
+from tasks.errors import UserError
+from tasks.run import digest, stored
+from tasks.tracking import check_reachable, tracking_uri
+
+
+def local_model(uri: str, registry: RegistrySettings) -> str:
+    """The folder with the merged weights of `models:/NAME@ALIAS` or `models:/NAME/VERSION`, fetched once.
+
+    Raises UserError if there is no such version, or if it was registered without merged weights.
+    """
+    tracking = tracking_uri(registry)
+    check_reachable(tracking)
+    client = MlflowClient(tracking_uri=tracking, registry_uri=tracking)
+    name, at, alias = uri.removeprefix("models:/").partition("@")
+    number = ""
+    if not at:
+        name, _, number = name.partition("/")
+    try:
+        version = client.get_model_version_by_alias(name, alias) if at else client.get_model_version(name, number)
+        source = client.get_model_version_download_uri(name, version.version)
+    except MlflowException as error:
+        raise UserError(f"{uri} is not in the registry at {tracking} ({str(error).splitlines()[0]})") from None
+
+    def fetch(folder: Path) -> None:
+        try:
+            download_artifacts(f"{source}/model", dst_path=str(folder), tracking_uri=tracking)
+        except (MlflowException, OSError) as error:
+            raise UserError(
+                f"{uri} holds no merged weights ({str(error).splitlines()[0]}); register it with registry.merged=true"
+            ) from None
+
+    key = digest([tracking, name, str(version.version), version.run_id])
+    return str(stored("models", key, fetch) / "model")
