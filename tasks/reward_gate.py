@@ -1,0 +1,261 @@
+"""The reward gate: no training starts before its rewards have proved themselves on the data.
+
+    report = check(rewards, rows, gold_template=GOLD_TEMPLATE, exploit_limit=0.75)
+    if not report.ok: stop with report.failures
+
+Five checks, each in a module of its own: cases (here), gold replay (`reward_golds`), properties and linear
+time (`reward_properties`), exploits (`reward_exploits`). They run the user's code, so the caller runs them
+in a child process with a time limit; `progress` tells it what is being checked.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rewards.casefile import Case, GoldCase, read_cases, shipped_cases, shipped_gold_cases
+from rewards.errors import RewardError
+from rewards.number import extract_hash_answer
+from rewards.registry import is_registered, load_reward
+from tasks.reward_exploits import check_exploits
+from tasks.reward_golds import GOLD_TEMPLATE, check_golds, fill
+from tasks.reward_properties import check_linear_time, check_properties
+from tasks.reward_scoring import GateReport, GateRow, LoadedReward, Row, Scorer, evenly, name_of, shortened
+
+__all__ = ["GOLD_TEMPLATE", "GateReport", "GateRow", "LoadedReward", "check"]
+
+JUDGED_ROWS = 64
+"""Golds that are replayed through a reward that samples, such as a language model that judges."""
+
+
+def check(
+    rewards: Sequence[LoadedReward],
+    rows: Sequence[Row],
+    *,
+    gold_template: str | None = GOLD_TEMPLATE,
+    opening: str = "",
+    conversational: bool = True,
+    own_cases: Path | None = None,
+    exploit_limit: float | None = None,
+    seed: int = 0,
+    progress: Callable[[str], None] = lambda _: None,
+) -> GateReport:
+    """Checks `rewards` on the training `rows` (mappings by column; all have the same columns).
+
+    `gold_template` writes a perfect completion from a row's columns (`{rationale}`, `{answer}` …); `None`
+    replays no golds. `opening` is what the prompt already holds of it, `conversational` the form in which
+    the trainer passes completions. `own_cases` is the user's cases file, with values by reward name.
+    `exploit_limit` is the share of the maximum reward above which a degenerate completion that beats an
+    honest one stops the run; `None` only reports. `progress` is called with what is checked next.
+
+    Whatever a reward does wrong is entered in the report; nothing is raised for it.
+    """
+    report = GateReport()
+    scorers = []
+    for reward in rewards:
+        if isinstance(reward.function, str):
+            detail = f"{reward.function} is a reward model, which only the trainer loads"
+            report.add("all", reward.name, "skipped", detail)
+        else:
+            scorers.append(Scorer(reward, opening=opening, conversational=conversational))
+            if reward.registered is not None:
+                progress(f"shipped cases of {reward.name}")
+                _check_shipped_cases(reward, reward.registered, conversational, report)
+    if own_cases is not None:
+        progress(f"cases in {own_cases}")
+        _check_own_cases(rewards, own_cases, conversational, report)
+    if not rows:
+        report.fail(
+            "data", "all", "There are no rows to check the rewards on. Check data.path and the splits."
+        )
+        return report
+    scorers = [scorer for scorer in scorers if _has_golds(scorer, rows, report)]
+    template = _usable_template(gold_template, rows[0], opening, report)
+    for scorer in scorers:
+        _check_one(scorer, rows, template, report, seed, progress)
+    if template is not None and scorers:
+        progress("exploits")
+        _check_exploits(scorers, rows, template, exploit_limit, report)
+    return report
+
+
+def _check_one(
+    scorer: Scorer,
+    rows: Sequence[Row],
+    template: str | None,
+    report: GateReport,
+    seed: int,
+    progress: Callable[[str], None],
+) -> None:
+    """The checks of a single reward; the first that it raises in is the last."""
+    current = "gold replay"
+    try:
+        if scorer.traits.completion_alone:
+            report.add(current, scorer.name, "skipped", "it judges lengths, which no gold has to have")
+        elif template is not None:
+            progress(f"{current} of {scorer.name}")
+            judged = rows if scorer.traits.deterministic else evenly(rows, JUDGED_ROWS)
+            check_golds(scorer, judged, template, report)
+        current = "properties"
+        progress(f"{current} of {scorer.name}")
+        check_properties(scorer, rows, report, seed=seed)
+        current = "linear time"
+        if scorer.traits.deterministic:
+            progress(f"{current} of {scorer.name}")
+            check_linear_time(scorer, rows[0], report)
+        else:
+            report.add(
+                current, scorer.name, "skipped", "it declares that it samples: its time is a judge's own"
+            )
+    except RewardError as error:
+        report.fail(current, scorer.name, f"{error}. Correct the reward, or the row.")
+
+
+def _check_exploits(
+    scorers: Sequence[Scorer], rows: Sequence[Row], template: str, limit: float | None, report: GateReport
+) -> None:
+    if not report.ok:
+        report.add(
+            "exploits", "all", "skipped", "what wrong rewards would pay means nothing; see the failures"
+        )
+        return
+    try:
+        check_exploits(scorers, rows, template, limit, report)
+    except RewardError as error:
+        report.fail("exploits", error.reward, f"{error}. Correct the reward.")
+
+
+def _has_golds(scorer: Scorer, rows: Sequence[Row], report: GateReport) -> bool:
+    """Whether the column that the reward compares with is there and was read as a whole."""
+    column = scorer.traits.gold_column
+    if column is None:
+        return True
+    if column not in rows[0]:
+        sentence = (
+            f"{scorer.name} compares with the column {column!r}, which the data lacks (it has "
+            f"{', '.join(rows[0])}). Rename the column, or take another reward."
+        )
+        report.fail("golds", scorer.name, sentence)
+        return False
+    for index, row in enumerate(rows):
+        if str(row[column]).lstrip().startswith("#"):
+            sentence = (
+                f"the column {column} that {scorer.name} compares with holds "
+                f"{shortened(str(row[column]))!r} in {name_of(index, row)}: the dataset's answer was split "
+                "on fewer marks than its '####'. Split it on '####', or use rewards.extract_hash_answer."
+            )
+            report.fail("golds", scorer.name, sentence)
+            return False
+    return True
+
+
+def _usable_template(template: str | None, row: Row, opening: str, report: GateReport) -> str | None:
+    if template is None:
+        report.add("gold replay", "all", "skipped", "no gold template is configured")
+        return None
+    try:
+        text = fill(template, row)
+    except ValueError as error:
+        report.fail("gold replay", "all", f"{error}. Correct rewards.gold_template.")
+        return None
+    if not text.startswith(opening):
+        sentence = (
+            f"a gold in the asked format begins {shortened(text, 40)!r}, but the prompt's opening is "
+            f"{opening!r}: no completion can be in that format. "
+            "Let rewards.gold_template begin with prompt.opening."
+        )
+        report.fail("gold replay", "all", sentence)
+        return None
+    return template
+
+
+def _check_shipped_cases(
+    reward: LoadedReward, registered: str, conversational: bool, report: GateReport
+) -> None:
+    """The project's own cases, with the parameters that each case names and not with the run's."""
+    cases = shipped_cases(registered)
+    functions = {id(case): load_reward(registered, case.parameters.get(registered)) for case in cases}
+    scorers = {
+        key: Scorer(LoadedReward(registered, function), conversational=conversational)
+        for key, function in functions.items()
+    }
+    wrong = [_mismatch(scorers[id(case)], case, case.values[registered]) for case in cases]
+    found = [sentence for sentence in wrong if sentence]
+    if registered == "correctness":
+        found += _wrong_golds(shipped_gold_cases())
+    advice = (
+        "The reward is not the one that was tested: undo the change in rewards/, or install the project anew."
+    )
+    _enter_cases("shipped cases", reward.name, len(cases), found, advice, report)
+
+
+def _check_own_cases(
+    rewards: Sequence[LoadedReward], path: Path, conversational: bool, report: GateReport
+) -> None:
+    try:
+        cases = read_cases(path)
+    except ValueError as error:
+        report.fail("own cases", "all", f"{error}. Correct the file that rewards.cases names.")
+        return
+    names = {reward.name for reward in rewards}
+    for case in cases:
+        unknown = [
+            name for name in getattr(case, "values", {}) if name not in names and not is_registered(name)
+        ]
+        if unknown:
+            sentence = (
+                f"{case.where} has a value for {unknown[0]}, but the rewards are {', '.join(sorted(names))}."
+            )
+            report.fail("own cases", "all", f"{sentence} Correct the name.")
+            return
+    for reward in rewards:
+        of_this = [case for case in cases if isinstance(case, Case) and reward.name in case.values]
+        if of_this and not isinstance(reward.function, str):
+            scorer = Scorer(reward, conversational=conversational)
+            found = [_mismatch(scorer, case, case.values[reward.name]) for case in of_this]
+            advice = "Correct the reward, its parameters or the case."
+            _enter_cases(
+                "own cases", reward.name, len(of_this), [one for one in found if one], advice, report
+            )
+    golds = [case for case in cases if isinstance(case, GoldCase)]
+    if golds:
+        advice = "Correct the case: golds are read by rewards.extract_hash_answer."
+        _enter_cases("own cases", "golds", len(golds), _wrong_golds(golds), advice, report)
+
+
+def _mismatch(scorer: Scorer, case: Case, expected: float | None) -> str | None:
+    """What is wrong about a case, in words, or `None` where the reward gives what it says."""
+    row = {**case.columns, "prompt": case.prompt}
+    where = f"{case.where} ({case.note})" if case.note else case.where
+    try:
+        [value] = scorer([case.completion], [row])
+    except RewardError as error:
+        return f"{error}, in {where}"
+    if value == expected or (None not in (value, expected) and math.isclose(value or 0.0, expected or 0.0)):
+        return None
+    return f"{scorer.name} gives {value} instead of {expected} in {where}: {shortened(repr(case.completion))}"
+
+
+def _wrong_golds(cases: Sequence[GoldCase]) -> list[str]:
+    wrong = []
+    for case in cases:
+        gold: str | None
+        try:
+            gold = extract_hash_answer(case.answer)
+        except ValueError:
+            gold = None
+        if gold != case.gold:
+            wrong.append(
+                f"extract_hash_answer gives {gold!r} instead of {case.gold!r} in {case.where}: "
+                f"{shortened(repr(case.answer))}"
+            )
+    return wrong
+
+
+def _enter_cases(
+    check_name: str, reward: str, count: int, found: Sequence[str], advice: str, report: GateReport
+) -> None:
+    if found:
+        others = f" ({len(found)} of {count} cases are wrong)" if len(found) > 1 else ""
+        report.fail(check_name, reward, f"{found[0]}{others}. {advice}")
+    else:
+        report.add(check_name, reward, "ok", f"{count} cases")

@@ -1,0 +1,178 @@
+"""What the checks of the reward gate share: a reward to check, calling it as TRL would, and the report."""
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from rewards.calling import Reward, is_async
+from rewards.traits import Traits, traits_of
+from rewards.wrapper import guard
+
+Row = Mapping[str, Any]
+
+# TRL repeats all columns of the dataset but these.
+_NO_COLUMNS = ("prompt", "completion", "completion_ids")
+
+
+@dataclass(frozen=True)
+class LoadedReward:
+    """A reward of a run, as the configuration names it and `rewards.registry.load_reward` gives it."""
+
+    name: str
+    function: Reward | str
+    """The function with its parameters bound, not yet guarded; a string is a reward model's name."""
+    weight: float = 1.0
+    registered: str | None = None
+    """The short name, for one of the project's own rewards."""
+
+
+@dataclass(frozen=True)
+class GateRow:
+    check: str
+    reward: str
+    result: str
+    """`ok`, `failed`, `note` or `skipped`."""
+    detail: str
+
+
+@dataclass
+class GateReport:
+    """The table of all checks, and a sentence for each that must stop the run."""
+
+    rows: list[GateRow] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    exploit_shares: dict[str, float] = field(default_factory=dict)
+    """The share of the maximum reward that each exploit earns, where a maximum is known."""
+
+    @property
+    def ok(self) -> bool:
+        return not self.failures
+
+    def add(self, check: str, reward: str, result: str, detail: str) -> None:
+        self.rows.append(GateRow(check, reward, result, detail))
+
+    def fail(self, check: str, reward: str, sentence: str) -> None:
+        """Enters a failure; `sentence` says what is wrong, where, and what to do."""
+        self.rows.append(GateRow(check, reward, "failed", sentence))
+        self.failures.append(f"{check}: {sentence}")
+
+    def to_markdown(self) -> str:
+        lines = ["| check | reward | result | detail |", "| --- | --- | --- | --- |"]
+        for row in self.rows:
+            detail = row.detail.replace("|", "\\|").replace("\n", " ")
+            lines.append(f"| {row.check} | {row.reward} | {row.result} | {detail} |")
+        return "\n".join(lines) + "\n"
+
+    def to_text(self, width: int = 120) -> str:
+        """The table for a terminal; details are cut to `width` columns, the failures follow in full."""
+        names = ("check", "reward", "result")
+        cells = [names, *((row.check, row.reward, row.result) for row in self.rows)]
+        widths = [max(len(cell[column]) for cell in cells) for column in range(3)]
+        details = ["detail", *(" ".join(row.detail.split()) for row in self.rows)]
+        lines = [
+            "  ".join([*(text.ljust(size) for text, size in zip(cell, widths, strict=True)), detail])[
+                :width
+            ].rstrip()
+            for cell, detail in zip(cells, details, strict=True)
+        ]
+        return "\n".join([*lines, *(f"FAILED {failure}" for failure in self.failures)]) + "\n"
+
+
+class Scorer:
+    """Calls one reward as the trainer will: guarded, with the dataset's columns and what TRL passes beside
+    them.
+
+    `opening` is what the prompt ends in and TRL leaves out of the completions; `conversational` says in
+    which form the trainer passes them.
+    """
+
+    def __init__(self, reward: LoadedReward, *, opening: str = "", conversational: bool = True) -> None:
+        assert not isinstance(reward.function, str)
+        self.name = reward.name
+        self.weight = reward.weight
+        self.function: Reward = reward.function
+        self.traits: Traits = traits_of(reward.function)
+        self.conversational = conversational
+        self.opening = opening
+        self._guarded = guard(reward.function, name=reward.name, opening=opening)
+
+    def __call__(self, completions: Sequence[Any], rows: Sequence[Row]) -> list[float | None]:
+        """One value per completion (text as generated, or messages) of the dataset row beside it.
+
+        Raises `RewardError` as `guard` does.
+        """
+        if not completions:
+            return []
+        values: list[float | None] = call(self._guarded, self.arguments(completions, rows))
+        return values
+
+    def arguments(self, completions: Sequence[Any], rows: Sequence[Row]) -> dict[str, Any]:
+        """What TRL passes for these completions. Its tokens are stood in for by every fourth byte."""
+        columns = {
+            name: [row[name] for row in rows] for name in (rows[0] if rows else {}) if name not in _NO_COLUMNS
+        }
+        ids = [
+            row.get("completion_ids", _tokens(completion))
+            for row, completion in zip(rows, completions, strict=True)
+        ]
+        return {
+            "prompts": [self._prompt(row) for row in rows],
+            "completions": [self._form(completion) for completion in completions],
+            "completion_ids": ids,
+            "trainer_state": SimpleNamespace(global_step=0, max_steps=1, epoch=0.0),
+            "log_extra": _log_nothing,
+            "log_metric": _log_nothing,
+            **columns,
+        }
+
+    def _prompt(self, row: Row) -> Any:
+        prompt = row.get("prompt", row.get("question", ""))
+        if isinstance(prompt, str) and self.conversational:
+            return [{"role": "user", "content": prompt}]
+        return prompt
+
+    def _form(self, completion: Any) -> Any:
+        if isinstance(completion, str) and self.conversational:
+            return [{"role": "assistant", "content": completion}]
+        return completion
+
+
+def call(reward: Reward, arguments: dict[str, Any]) -> Any:
+    """The result of a plain or async reward."""
+    if not is_async(reward):
+        return reward(**arguments)
+
+    async def awaited() -> Any:
+        return await reward(**arguments)
+
+    return asyncio.run(awaited())
+
+
+def in_batches(rows: Sequence[Row], size: int = 2048) -> Iterator[tuple[int, list[Row]]]:
+    """The rows in lists of at most `size`, each with the index of its first row."""
+    for start in range(0, len(rows), size):
+        yield start, [rows[index] for index in range(start, min(start + size, len(rows)))]
+
+
+def evenly(rows: Sequence[Row], count: int) -> list[Row]:
+    """At most `count` rows, evenly spaced."""
+    taken = min(len(rows), count)
+    return [rows[index * len(rows) // taken] for index in range(taken)]
+
+
+def name_of(index: int, row: Row) -> str:
+    return f"row {index} (id {row['id']})" if "id" in row else f"row {index}"
+
+
+def shortened(text: str, length: int = 120) -> str:
+    return text if len(text) <= length else text[: length - 3] + "..."
+
+
+def _tokens(completion: Any) -> list[int]:
+    return list(completion.encode("utf-8", "surrogatepass")[::4]) if isinstance(completion, str) else []
+
+
+def _log_nothing(*_: Any) -> None:
+    """Stands for TRL's `log_extra` and `log_metric`."""
