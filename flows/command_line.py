@@ -1,6 +1,7 @@
 """The command lines of the flows: `CONFIG [section.key=value …]` and what each adds to it."""
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -63,6 +64,9 @@ def _run(parser: argparse.ArgumentParser, arguments: Sequence[str], flow: Any, o
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    # Prefect ends the stages on SIGTERM and then lets it kill the process; leave in order instead, so that the server
+    # that Prefect may have started for this process ends with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     state = flow(config=given.config, overrides=overrides, **{option: getattr(given, option)}, return_state=True)
     if state.is_completed():
         print(state.message)

@@ -18,7 +18,7 @@ from tasks.config import load
 from tasks.errors import UserError
 from tasks.ingest import ingest as ingest_data
 from tasks.preflight import preflight as preflight_checks
-from tasks.report import share_text
+from tasks.report import score_text
 from tasks.run import Run
 from tasks.tracking import Tracker
 from tasks.versions import local_model
@@ -91,7 +91,7 @@ def evaluate(
             tracker.finish("FAILED" if isinstance(error, Exception) else "KILLED")
         raise
     get_run_logger().info("per-question results: %s", result["results"])
-    return Completed(message=f"{model or settings.model.name}: {share_text(result)}")
+    return Completed(message=f"{model or settings.model.name}: {score_text(result)}")
 
 
 if __name__ == "__main__":

@@ -160,7 +160,7 @@ def grpo(
         return Completed(message=f"{version['name']} version {version['version']}: {version['outcome']}")
     except (StageFailed, UserError) as failure:
         if tracker:
-            tracker.finish("FAILED", "failed")
+            tracker.finish("FAILED", None if tracker.outcome == "unchanged" else "failed")
         return Failed(message=str(failure))
     except BaseException as error:  # a cancellation arrives as TerminationSignal, which is no Exception
         if tracker:

@@ -7,7 +7,9 @@ import functools
 import importlib.util
 import os
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -73,7 +75,8 @@ def choose_engine(config: Config) -> tuple[str, str]:
 
 
 class VLLMEngine:
-    """vLLM's offline engine, with the LoRA adapter served beside the base weights."""
+    """vLLM's offline engine. On a GPU the LoRA adapter is served beside the base weights; on a CPU, where vLLM's LoRA
+    layers are many times slower than plain ones, it is merged into them first."""
 
     def __init__(self, config: Config, path: str, adapter: Path | None, tokenizer: Any, max_tokens: int) -> None:
         """`max_tokens` is the longest prompt and completion together."""
@@ -85,19 +88,22 @@ class VLLMEngine:
 
         self.name = "vllm"
         self.tokenizer = tokenizer
-        self.request = LoRARequest("adapter", 1, str(adapter)) if adapter else None
-        self.llm = LLM(
-            model=path,
-            revision=None if os.path.isdir(path) else config.model.revision,
-            trust_remote_code=config.model.trust_remote_code,
-            dtype=str(pick_dtype(config.model, on_cpu)).removeprefix("torch."),
-            max_model_len=max_tokens,
-            gpu_memory_utilization=0.5 if on_cpu else config.evaluation.vllm_memory,  # on a CPU it means RAM
-            enforce_eager=on_cpu,
-            enable_lora=adapter is not None,
-            max_lora_rank=_served_rank(config.training.lora) if adapter else 16,
-            seed=0,
-        )
+        served = adapter if adapter and not on_cpu else None
+        self.request = LoRARequest("adapter", 1, str(served)) if served else None
+        with _merged(config, path, adapter, tokenizer) if adapter and on_cpu else nullcontext(path) as weights:
+            self.llm = LLM(
+                model=weights,
+                revision=None if os.path.isdir(weights) else config.model.revision,
+                tokenizer_revision=None if os.path.isdir(weights) else config.model.revision,
+                trust_remote_code=config.model.trust_remote_code,
+                dtype=str(pick_dtype(config.model, on_cpu)).removeprefix("torch."),
+                max_model_len=max_tokens,
+                gpu_memory_utilization=0.5 if on_cpu else config.evaluation.vllm_memory,  # on a CPU it means RAM
+                enforce_eager=on_cpu,
+                enable_lora=served is not None,
+                max_lora_rank=_served_rank(config.training.lora) if served else 16,
+                seed=0,
+            )
 
     def generate(self, prompts: Sequence[list[int]], max_new_tokens: int) -> list[Completion]:
         from vllm import SamplingParams
@@ -162,12 +168,23 @@ def make_engine(config: Config, path: str, adapter: Path | None, tokenizer: Any,
     if name == "vllm":
         return VLLMEngine(config, path, adapter, tokenizer, max_tokens)
     on_cpu = runs_on_cpu(config)
-    model = load_model(path, config.model, on_cpu)
-    if adapter:
-        from peft import PeftModel
-
-        model = PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()
+    model = _load_merged(config, path, adapter, on_cpu) if adapter else load_model(path, config.model, on_cpu)
     return TransformersEngine(model.to("cpu" if on_cpu else "cuda").eval(), tokenizer, config.evaluation.batch_size)
+
+
+def _load_merged(config: Config, path: str, adapter: Path, on_cpu: bool) -> Any:
+    from peft import PeftModel
+
+    return PeftModel.from_pretrained(load_model(path, config.model, on_cpu), str(adapter)).merge_and_unload()
+
+
+@contextmanager
+def _merged(config: Config, path: str, adapter: Path, tokenizer: Any) -> Iterator[str]:
+    """A temporary folder beside the adapter with the merged weights, for as long as an engine loads them."""
+    with tempfile.TemporaryDirectory(prefix="merged-", dir=adapter.parent) as folder:
+        _load_merged(config, path, adapter, on_cpu=True).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        yield folder
 
 
 def _served_rank(lora: dict[str, Any] | None) -> int:

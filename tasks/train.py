@@ -62,5 +62,6 @@ def launcher(config: Config) -> list[str]:
         if training.processes > 1:
             command += ["--multi_gpu"]
     if training.grpo.get("use_cpu"):
-        command += ["--cpu", "--num_cpu_threads_per_process", str(max(1, (os.cpu_count() or 1) // training.processes))]
+        threads = os.environ.get("OMP_NUM_THREADS") or max(1, (os.cpu_count() or 1) // training.processes)
+        command += ["--cpu", "--num_cpu_threads_per_process", str(threads)]
     return [*command, "--num_processes", str(training.processes), "--module"]
