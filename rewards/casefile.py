@@ -68,9 +68,7 @@ def read_cases(path: Path) -> list[Case | GoldCase]:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: is not UTF-8: {error}") from error
-    entries = (
-        _yaml_entries(path, text) if path.suffix in (".yaml", ".yml") else _json_entries(path.name, text)
-    )
+    entries = _yaml_entries(path, text) if path.suffix in (".yaml", ".yml") else _json_entries(path.name, text)
     return [_case(where, entry) for where, entry in entries]
 
 
@@ -95,9 +93,7 @@ def _yaml_entries(path: Path, text: str) -> Iterator[tuple[str, Any]]:
     try:
         import yaml
     except ImportError as error:
-        raise ValueError(
-            f"{path}: reading YAML needs the package pyyaml; write the cases as JSONL"
-        ) from error
+        raise ValueError(f"{path}: reading YAML needs the package pyyaml; write the cases as JSONL") from error
     loader = yaml.SafeLoader(text)
     try:
         document = loader.get_single_node()

@@ -9,9 +9,7 @@ from rewards.calling import Reward, finish, is_async
 from rewards.traits import declare, traits_of
 
 
-def combine(
-    *parts: tuple[Reward, float], scale: float = 1.0, clip: tuple[float, float] | None = None
-) -> Reward:
+def combine(*parts: tuple[Reward, float], scale: float = 1.0, clip: tuple[float, float] | None = None) -> Reward:
     """The weighted sum of rewards as one reward function: `combine((correctness, 1.0), (length, 0.1))`.
 
     `scale` multiplies the sum, `clip` then limits it to `(lowest, highest)`. A part that gives `None` for a

@@ -9,9 +9,7 @@ from rewards.traits import declare
 
 
 @declare(maximum=1.0)
-def think_format_reward_func(
-    prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
-) -> list[float]:
+def think_format_reward_func(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:
     """1.0 where the whole completion is `<think>…</think><answer>…</answer>`, otherwise 0.0.
 
     Each tag occurs once, both pairs hold some text (line breaks do not matter), and around and between them

@@ -45,17 +45,13 @@ def int_reward_func(prompts: Sequence[Any], completions: Sequence[Any], **column
 
 
 @declare(maximum=0.5)
-def soft_format_reward_func(
-    prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
-) -> list[float]:
+def soft_format_reward_func(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:
     """0.5 where a reasoning pair is followed, anywhere later, by an answer pair; both may be empty."""
     return [0.5 if _has_in_order(text, TAGS) else 0.0 for text in texts(completions)]
 
 
 @declare(maximum=0.5)
-def strict_format_reward_func(
-    prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
-) -> list[float]:
+def strict_format_reward_func(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:
     """0.5 where the completion is one reasoning and one answer pair, as the module's docstring shows them.
 
     Each tag occurs once and has a line of its own, both pairs hold some text, and there is nothing but
@@ -97,6 +93,4 @@ def _is_strict(text: str) -> bool:
     if not opens < closes < answer_opens < answer_closes:
         return False
     between = lines[:opens] + lines[closes + 1 : answer_opens] + lines[answer_closes + 1 :]
-    return (
-        not any(between) and any(lines[opens + 1 : closes]) and any(lines[answer_opens + 1 : answer_closes])
-    )
+    return not any(between) and any(lines[opens + 1 : closes]) and any(lines[answer_opens + 1 : answer_closes])

@@ -46,9 +46,7 @@ def long_completion_reward_func(
     return [float(length) for length in _lengths(completions, completion_ids, unit)]
 
 
-def _lengths(
-    completions: Sequence[Any], completion_ids: Sequence[Sequence[int]] | None, unit: str
-) -> list[int]:
+def _lengths(completions: Sequence[Any], completion_ids: Sequence[Sequence[int]] | None, unit: str) -> list[int]:
     if unit not in UNITS:
         raise ValueError(f"unit must be one of {', '.join(UNITS)}, not {unit!r}")
     if unit == "characters":

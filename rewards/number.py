@@ -67,9 +67,7 @@ def extract_hash_answer(text: str) -> str:
     rest = text.partition("####")[2]
     gold = plain_number(rest)
     if gold is None:
-        raise ValueError(
-            f"after '####' stands {_shortened(rest.strip())!r}, which is not one number without words"
-        )
+        raise ValueError(f"after '####' stands {_shortened(rest.strip())!r}, which is not one number without words")
     return gold
 
 

@@ -25,9 +25,7 @@ def with_opening(reward: Reward, opening: str) -> Reward:
         return combine(*opened, **reward.options)  # type: ignore[attr-defined]
     if not opening or traits_of(reward).completion_alone:
         return reward
-    return _preceded(
-        reward, lambda completions: [put_back(opening, completion) for completion in completions]
-    )
+    return _preceded(reward, lambda completions: [put_back(opening, completion) for completion in completions])
 
 
 def put_back(opening: str, completion: Any) -> Any:

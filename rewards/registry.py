@@ -125,9 +125,7 @@ def _check_names(name: str, reward: Reward, parameters: Mapping[str, Any]) -> No
     for parameter in parameters:
         if parameter not in accepted:
             takes = f"it takes {_listed(accepted)}" if accepted else "it takes none"
-            raise ValueError(
-                f"reward {name} has no parameter {parameter!r}; {takes}{_closest(parameter, accepted)}"
-            )
+            raise ValueError(f"reward {name} has no parameter {parameter!r}; {takes}{_closest(parameter, accepted)}")
 
 
 def _bound(reward: Reward, parameters: dict[str, Any], label: str) -> Reward:
@@ -164,9 +162,7 @@ def _user_function(name: str, base: Path | None) -> Reward:
         key: value for key, value in vars(module).items() if callable(value) and not key.startswith("_")
     }
     if attribute not in functions:
-        raise ValueError(
-            f"reward {name}: {location} has no function {attribute!r}{_closest(attribute, functions)}"
-        )
+        raise ValueError(f"reward {name}: {location} has no function {attribute!r}{_closest(attribute, functions)}")
     return functions[attribute]
 
 
@@ -186,9 +182,7 @@ def _module(name: str, location: str) -> ModuleType:
     try:
         return importlib.import_module(location)
     except Exception as error:
-        raise ValueError(
-            f"reward {name}: importing {location} failed: {type(error).__name__}: {error}"
-        ) from error
+        raise ValueError(f"reward {name}: importing {location} failed: {type(error).__name__}: {error}") from error
 
 
 def _module_of_file(name: str, path: Path) -> ModuleType:
@@ -206,9 +200,7 @@ def _module_of_file(name: str, path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[module_name]
-        raise ValueError(
-            f"reward {name}: importing {path} failed: {type(error).__name__}: {error}"
-        ) from error
+        raise ValueError(f"reward {name}: importing {path} failed: {type(error).__name__}: {error}") from error
     return module
 
 

@@ -104,9 +104,7 @@ async def _blamed(
     return RewardError(name, problem)
 
 
-def _checked(
-    name: str, values: Any, completions: Sequence[Any], columns: dict[str, Any]
-) -> Iterator[float | None]:
+def _checked(name: str, values: Any, completions: Sequence[Any], columns: dict[str, Any]) -> Iterator[float | None]:
     if isinstance(values, Coroutine):
         values.close()
         raise RewardError(name, "returned a coroutine; a reward that awaits must be declared with async def")
@@ -121,9 +119,7 @@ def _checked(
         yield None if value is None else float(value)
 
 
-def _error(
-    name: str, problem: str, row: int, completions: Sequence[Any], columns: dict[str, Any]
-) -> RewardError:
+def _error(name: str, problem: str, row: int, completions: Sequence[Any], columns: dict[str, Any]) -> RewardError:
     completion = completions[row]
     try:
         [text] = texts([completion])

@@ -159,7 +159,10 @@ class RewardsSettings(Section):
     """What the model is rewarded for, and the gate that the rewards pass before training."""
 
     functions: Annotated[list[RewardSettings], Field(min_length=1)] = Field(
-        [{"name": name} for name in ("correctness", "int", "soft_format", "strict_format", "xmlcount")],  # type: ignore[list-item]
+        [
+            RewardSettings(name=name, weight=1.0)
+            for name in ("correctness", "int", "soft_format", "strict_format", "xmlcount")
+        ],
         description="The reward is their weighted sum.",
     )
     gold_template: str | None = Field(
@@ -203,7 +206,6 @@ class TrainingSettings(BaseModel):
     processes: int = Field(1, ge=1, description="Processes that train together: one per GPU.")
     accelerate_config: Path | None = Field(None, description="A configuration of `accelerate launch` to use.")
     time_limit: float | None = Field(None, gt=0, description="Seconds that one attempt at training may take.")
-    retries: int = Field(2, ge=0, description="New attempts after the trainer died; each goes on from a checkpoint.")
     cpu_shortcuts: bool = Field(True, description="On a CPU, leave out work that cannot change a result (`tasks.cpu`).")
 
     @model_validator(mode="before")

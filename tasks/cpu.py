@@ -36,8 +36,9 @@ def adapt_trl(config: Config) -> None:
         trl.trainer.utils._use_triton = lambda device: True  # (3): read as "score the valid positions only"
     if config.training.grpo.get("use_vllm"):
         os.environ.update(prepare_environment(config))
-        import trl.generation.vllm_generation as generation
+        import trl.generation.vllm_generation
 
+        generation: Any = trl.generation.vllm_generation
         generation.LLM = functools.partial(generation.LLM, enforce_eager=True)  # (1)
         generation.VLLMGeneration.sync_weights = _sync_weights  # (2)
 

@@ -86,6 +86,8 @@ class VLLMEngine:
         from vllm import LLM
         from vllm.lora.request import LoRARequest
 
+        dtype: Any = str(pick_dtype(config.model, on_cpu)).removeprefix("torch.")
+
         self.name = "vllm"
         self.tokenizer = tokenizer
         served = adapter if adapter and not on_cpu else None
@@ -96,7 +98,7 @@ class VLLMEngine:
                 revision=None if os.path.isdir(weights) else config.model.revision,
                 tokenizer_revision=None if os.path.isdir(weights) else config.model.revision,
                 trust_remote_code=config.model.trust_remote_code,
-                dtype=str(pick_dtype(config.model, on_cpu)).removeprefix("torch."),
+                dtype=dtype,
                 max_model_len=max_tokens,
                 gpu_memory_utilization=0.5 if on_cpu else config.evaluation.vllm_memory,  # on a CPU it means RAM
                 enforce_eager=on_cpu,
@@ -107,10 +109,11 @@ class VLLMEngine:
 
     def generate(self, prompts: Sequence[list[int]], max_new_tokens: int) -> list[Completion]:
         from vllm import SamplingParams
+        from vllm.inputs import TokensPrompt
 
         params = SamplingParams(temperature=0.0, max_tokens=max_new_tokens, detokenize=False)
         outputs = self.llm.generate(
-            [{"prompt_token_ids": ids} for ids in prompts],
+            [TokensPrompt(prompt_token_ids=ids) for ids in prompts],
             params,
             lora_request=self.request,
             use_tqdm=progress_bar,

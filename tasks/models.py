@@ -101,7 +101,7 @@ def _converted(name: str) -> dict[str, str]:
 
     def convert(folder: Path) -> None:
         require_disk(folder, 2 + 8 * source.stat().st_size / 2**30, f"converting {source.name}")
-        where = {"pretrained_model_name_or_path": source.parent, "gguf_file": source.name}
+        where: dict[str, Any] = {"pretrained_model_name_or_path": source.parent, "gguf_file": source.name}
         loaded = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.bfloat16)
         config = loaded.config
         del config.quantization_config

@@ -64,9 +64,7 @@ def check(
         progress(f"cases in {own_cases}")
         _check_own_cases(rewards, own_cases, conversational, report)
     if not rows:
-        report.fail(
-            "data", "all", "There are no rows to check the rewards on. Check data.path and the splits."
-        )
+        report.fail("data", "all", "There are no rows to check the rewards on. Check data.path and the splits.")
         return report
     scorers = [scorer for scorer in scorers if _has_golds(scorer, rows, report)]
     template = _usable_template(gold_template, rows[0], opening, report)
@@ -103,9 +101,7 @@ def _check_one(
             progress(f"{current} of {scorer.name}")
             check_linear_time(scorer, rows[0], report)
         else:
-            report.add(
-                current, scorer.name, "skipped", "it declares that it samples: its time is a judge's own"
-            )
+            report.add(current, scorer.name, "skipped", "it declares that it samples: its time is a judge's own")
     except RewardError as error:
         report.fail(current, scorer.name, f"{error}. Correct the reward, or the row.")
 
@@ -114,9 +110,7 @@ def _check_exploits(
     scorers: Sequence[Scorer], rows: Sequence[Row], template: str, limit: float | None, report: GateReport
 ) -> None:
     if not report.ok:
-        report.add(
-            "exploits", "all", "skipped", "what wrong rewards would pay means nothing; see the failures"
-        )
+        report.add("exploits", "all", "skipped", "what wrong rewards would pay means nothing; see the failures")
         return
     try:
         check_exploits(scorers, rows, template, limit, report)
@@ -168,9 +162,7 @@ def _usable_template(template: str | None, row: Row, opening: str, report: GateR
     return template
 
 
-def _check_shipped_cases(
-    reward: LoadedReward, registered: str, conversational: bool, report: GateReport
-) -> None:
+def _check_shipped_cases(reward: LoadedReward, registered: str, conversational: bool, report: GateReport) -> None:
     """The project's own cases, with the parameters that each case names and not with the run's."""
     cases = shipped_cases(registered)
     functions = {id(case): load_reward(registered, case.parameters.get(registered)) for case in cases}
@@ -182,15 +174,11 @@ def _check_shipped_cases(
     found = [sentence for sentence in wrong if sentence]
     if registered == "correctness":
         found += _wrong_golds(shipped_gold_cases())
-    advice = (
-        "The reward is not the one that was tested: undo the change in rewards/, or install the project anew."
-    )
+    advice = "The reward is not the one that was tested: undo the change in rewards/, or install the project anew."
     _enter_cases("shipped cases", reward.name, len(cases), found, advice, report)
 
 
-def _check_own_cases(
-    rewards: Sequence[LoadedReward], path: Path, conversational: bool, report: GateReport
-) -> None:
+def _check_own_cases(rewards: Sequence[LoadedReward], path: Path, conversational: bool, report: GateReport) -> None:
     try:
         cases = read_cases(path)
     except ValueError as error:
@@ -198,13 +186,9 @@ def _check_own_cases(
         return
     names = {reward.name for reward in rewards}
     for case in cases:
-        unknown = [
-            name for name in getattr(case, "values", {}) if name not in names and not is_registered(name)
-        ]
+        unknown = [name for name in getattr(case, "values", {}) if name not in names and not is_registered(name)]
         if unknown:
-            sentence = (
-                f"{case.where} has a value for {unknown[0]}, but the rewards are {', '.join(sorted(names))}."
-            )
+            sentence = f"{case.where} has a value for {unknown[0]}, but the rewards are {', '.join(sorted(names))}."
             report.fail("own cases", "all", f"{sentence} Correct the name.")
             return
     for reward in rewards:
@@ -213,9 +197,7 @@ def _check_own_cases(
             scorer = Scorer(reward, conversational=conversational)
             found = [_mismatch(scorer, case, case.values[reward.name]) for case in of_this]
             advice = "Correct the reward, its parameters or the case."
-            _enter_cases(
-                "own cases", reward.name, len(of_this), [one for one in found if one], advice, report
-            )
+            _enter_cases("own cases", reward.name, len(of_this), [one for one in found if one], advice, report)
     golds = [case for case in cases if isinstance(case, GoldCase)]
     if golds:
         advice = "Correct the case: golds are read by rewards.extract_hash_answer."

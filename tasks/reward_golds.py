@@ -106,15 +106,11 @@ def _tries(
                 for how, written in rewrite(str(row[column])).items():
                     tries.append(_Try(index, row, how, written, fill(template, {**row, column: written})))
         completions = [attempt.text.removeprefix(scorer.opening) for attempt in tries]
-        for attempt, value in zip(
-            tries, scorer(completions, [attempt.row for attempt in tries]), strict=True
-        ):
+        for attempt, value in zip(tries, scorer(completions, [attempt.row for attempt in tries]), strict=True):
             yield replace(attempt, value=value)
 
 
-def _check_replay(
-    scorer: Scorer, rows: Sequence[Row], template: str, maximum: float, report: GateReport
-) -> None:
+def _check_replay(scorer: Scorer, rows: Sequence[Row], template: str, maximum: float, report: GateReport) -> None:
     missed, inapplicable = [], 0
     for attempt in _tries(scorer, rows, template):
         if attempt.value is None:
@@ -187,9 +183,7 @@ def _clue(scorer: Scorer, missed: Sequence[_Try], rows: Sequence[Row], maximum: 
     flat = " ".join(first.text.removeprefix(scorer.opening).splitlines())
     [value] = scorer([flat], [first.row])
     if value is not None and value >= maximum - _TOLERANCE:
-        return (
-            "It is right once its line breaks are blanks: is there a regular expression without re.DOTALL? "
-        )
+        return "It is right once its line breaks are blanks: is there a regular expression without re.DOTALL? "
     for what, holds in _FEATURES.items():
         having = sum(holds(str(row.get("answer", ""))) for row in rows)
         if having == len(missed) and all(holds(attempt.written) for attempt in missed):

@@ -43,9 +43,7 @@ def odd_completions(seed: int, golds: Sequence[str]) -> list[str]:
     """A fixed list of odd texts, and random ones made of tags, numbers, the golds and strange characters."""
     generator = random.Random(seed)
     fragments = (*_FRAGMENTS, *golds)
-    made = [
-        "".join(generator.choices(fragments, k=generator.randint(1, 14))) for _ in range(RANDOM_COMPLETIONS)
-    ]
+    made = ["".join(generator.choices(fragments, k=generator.randint(1, 14))) for _ in range(RANDOM_COMPLETIONS)]
     return [*_FIXED, *made]
 
 
@@ -144,9 +142,7 @@ def _changes_arguments(scorer: Scorer, texts: Sequence[str], batch: Sequence[Row
     return None
 
 
-def _depends(
-    scorer: Scorer, texts: Sequence[str], batch: Sequence[Row], values: Sequence[float | None]
-) -> str | None:
+def _depends(scorer: Scorer, texts: Sequence[str], batch: Sequence[Row], values: Sequence[float | None]) -> str | None:
     if scorer(texts, batch) != values:
         return (
             "gives different values when it is asked the same again. Take out what is random or remembered; "

@@ -72,9 +72,7 @@ class GateReport:
         widths = [max(len(cell[column]) for cell in cells) for column in range(3)]
         details = ["detail", *(" ".join(row.detail.split()) for row in self.rows)]
         lines = [
-            "  ".join([*(text.ljust(size) for text, size in zip(cell, widths, strict=True)), detail])[
-                :width
-            ].rstrip()
+            "  ".join([*(text.ljust(size) for text, size in zip(cell, widths, strict=True)), detail])[:width].rstrip()
             for cell, detail in zip(cells, details, strict=True)
         ]
         return "\n".join([*lines, *(f"FAILED {failure}" for failure in self.failures)]) + "\n"
@@ -110,12 +108,9 @@ class Scorer:
 
     def arguments(self, completions: Sequence[Any], rows: Sequence[Row]) -> dict[str, Any]:
         """What TRL passes for these completions. Its tokens are stood in for by every fourth byte."""
-        columns = {
-            name: [row[name] for row in rows] for name in (rows[0] if rows else {}) if name not in _NO_COLUMNS
-        }
+        columns = {name: [row[name] for row in rows] for name in (rows[0] if rows else {}) if name not in _NO_COLUMNS}
         ids = [
-            row.get("completion_ids", _tokens(completion))
-            for row, completion in zip(rows, completions, strict=True)
+            row.get("completion_ids", _tokens(completion)) for row, completion in zip(rows, completions, strict=True)
         ]
         return {
             "prompts": [self._prompt(row) for row in rows],

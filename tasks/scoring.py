@@ -74,10 +74,11 @@ class Scorer:
         if self.correct_by is not None:
             name = self.names[self.correct_by]
             table["correct"] = table[f"rewards/{name}"] >= _full_marks(self.functions[self.correct_by])
-            table["flexible"] = [extract_last_number(text) for text in table["completion"]]
+            found = [extract_last_number(text) for text in table["completion"]]
+            table["flexible"] = found  # where a None becomes NaN
             table["correct_flexible"] = [
-                found is not None and parse_number(found) == parse_number(str(gold))
-                for found, gold in zip(table["flexible"], table["answer"], strict=True)
+                number is not None and parse_number(number) == parse_number(str(gold))
+                for number, gold in zip(found, table["answer"], strict=True)
             ]
         return table
 

@@ -86,7 +86,9 @@ def prompt_dataset(rows: pd.DataFrame, tokenizer: Any, config: Config) -> tuple[
             )
         rows, prompts = rows.iloc[kept].reset_index(drop=True), [prompts[place] for place in kept]
         print(f"{len(rows)} prompts of {min(lengths)} to {max(lengths)} tokens, {too_long} too long", flush=True)
-    return Dataset.from_dict({"prompt": prompts, **{str(name): rows[name].tolist() for name in rows}}), too_long
+    # TRL's own names, which a dataset's columns must not take.
+    columns = [name for name in rows if name not in ("prompt", "completion", "completion_ids")]
+    return Dataset.from_dict({"prompt": prompts} | {str(name): rows[name].tolist() for name in columns}), too_long
 
 
 def newest_whole_checkpoint(folder: Path) -> str | None:

@@ -27,9 +27,7 @@ def test_letters_beside_a_number_of_the_gold_are_no_unit() -> None:
 
 def test_it_works_off_the_main_thread() -> None:
     values: list[float] = []
-    threads = [
-        threading.Thread(target=lambda n=n: values.append(boxed(f"x+{n}", f"{n}+x"))) for n in range(2, 6)
-    ]
+    threads = [threading.Thread(target=lambda n=n: values.append(boxed(f"x+{n}", f"{n}+x"))) for n in range(2, 6)]
     for thread in threads:
         thread.start()
     for thread in threads:

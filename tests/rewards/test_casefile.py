@@ -17,7 +17,7 @@ def test_jsonl_and_yaml_say_the_same(tmp_path: Path) -> None:
     jsonl = write(
         tmp_path,
         "cases.jsonl",
-        '\ufeff{"completion": "a\\u2028b", "gold": 72, "mine": 1, "columns": {"level": "hard"}}\r\n'
+        '\ufeff{"completion": "a\u2028b", "gold": 72, "mine": 1, "columns": {"level": "hard"}}\r\n'
         "\n"
         '{"kind": "gold", "answer": "#### 72", "gold": null}\n',
     )
@@ -65,9 +65,7 @@ def test_jsonl_and_yaml_say_the_same(tmp_path: Path) -> None:
         ("c.jsonl", b"\xff\xfe", "c.jsonl: is not UTF-8"),
     ],
 )
-def test_a_bad_file_is_named_with_its_line(
-    tmp_path: Path, name: str, text: str | bytes, problem: str
-) -> None:
+def test_a_bad_file_is_named_with_its_line(tmp_path: Path, name: str, text: str | bytes, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         read_cases(write(tmp_path, name, text))
 

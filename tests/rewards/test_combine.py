@@ -23,9 +23,7 @@ async def eventually(prompts: Any, completions: Any, **columns: Any) -> list[flo
 
 def test_it_is_the_weighted_sum() -> None:
     reward = combine((correctness_reward_func, 1.0), (xmlcount_reward_func, 2.0), (length_reward_func, 0.1))
-    assert reward(["?"], [RIGHT], answer=["72"]) == [
-        pytest.approx(2.0 + 2 * 0.25 + 0.1 * -abs(20 - len(RIGHT)))
-    ]
+    assert reward(["?"], [RIGHT], answer=["72"]) == [pytest.approx(2.0 + 2 * 0.25 + 0.1 * -abs(20 - len(RIGHT)))]
 
 
 def test_scale_comes_before_clip() -> None:

@@ -129,9 +129,7 @@ def test_what_is_read_is_made_of_the_digits_of_the_text(text: str) -> None:
     if value is not None:
         assert value.is_finite()
         written = "".join(character for character in text if character in "0123456789")
-        assert written.lstrip("0").rstrip("0") == f"{value:f}".lstrip("-").replace(".", "").lstrip(
-            "0"
-        ).rstrip("0")
+        assert written.lstrip("0").rstrip("0") == f"{value:f}".lstrip("-").replace(".", "").lstrip("0").rstrip("0")
 
 
 @pytest.mark.parametrize(

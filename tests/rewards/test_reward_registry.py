@@ -83,9 +83,7 @@ def test_parameters_can_be_checked_by_name_alone() -> None:
 
 
 def test_an_unknown_parameter_is_named_with_the_accepted_ones() -> None:
-    with pytest.raises(
-        ValueError, match=r"reward length has no parameter 'taget'; it takes target, unit.*'target'"
-    ):
+    with pytest.raises(ValueError, match=r"reward length has no parameter 'taget'; it takes target, unit.*'target'"):
         load_reward("length", {"taget": 1})
     with pytest.raises(ValueError, match=r"it takes none"):
         load_reward("correctness", {"answer": ["1"]})
@@ -102,17 +100,13 @@ def test_an_unknown_parameter_is_named_with_the_accepted_ones() -> None:
         ("sections_format", {"sections": ["a b"]}, "sections"),
     ],
 )
-def test_an_impossible_value_is_refused_when_loading(
-    name: str, parameters: dict[str, Any], problem: str
-) -> None:
+def test_an_impossible_value_is_refused_when_loading(name: str, parameters: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValueError, match=rf"reward {name}: .*{problem}"):
         load_reward(name, parameters)
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(
-        ValueError, match=r"no reward 'corectness'; known are .*xmlcount.*did you mean 'correctness'"
-    ):
+    with pytest.raises(ValueError, match=r"no reward 'corectness'; known are .*xmlcount.*did you mean 'correctness'"):
         load_reward("corectness")
 
 
@@ -135,9 +129,7 @@ def test_an_async_function_stays_async_and_a_callable_object_is_a_function_too(f
 
 
 @pytest.mark.parametrize("name", ["own_rewards.short:brief", "own_rewards.short.brief"])
-def test_a_function_comes_from_an_importable_module(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_function_comes_from_an_importable_module(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_rewards").mkdir()
     (tmp_path / "own_rewards" / "short.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
@@ -179,11 +171,7 @@ def test_a_file_may_be_named_like_a_module_of_the_library(tmp_path: Path) -> Non
 
 def test_a_reward_model_is_passed_on_by_its_name(tmp_path: Path) -> None:
     assert load_reward("org/reward-model") == "org/reward-model"
-    assert (
-        is_model_name("org/reward-model")
-        and not is_model_name("my/rewards.py")
-        and not is_model_name("a/b.py:c")
-    )
+    assert is_model_name("org/reward-model") and not is_model_name("my/rewards.py") and not is_model_name("a/b.py:c")
     (tmp_path / "my").mkdir()
     (tmp_path / "my" / "file").write_text("")
     assert not is_model_name("my/file", tmp_path)

@@ -90,9 +90,7 @@ def test_an_exception_names_reward_row_and_completion_and_keeps_its_cause() -> N
         guard(failing, name="mine")([""] * 3, ["a", "bad", "bad"], id=["x-1", "x-2", "x-3"])
     error = caught.value
     assert (error.reward, error.row, error.completion) == ("mine", 1, "bad")
-    assert "reward mine: raised ZeroDivisionError" in str(
-        error
-    ) and "row 1 (id x-2), completion 'bad'" in str(error)
+    assert "reward mine: raised ZeroDivisionError" in str(error) and "row 1 (id x-2), completion 'bad'" in str(error)
     assert isinstance(error.__cause__, ZeroDivisionError)
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
@@ -114,9 +112,7 @@ def test_an_exception_on_the_batch_only_blames_no_row() -> None:
 
 
 def test_a_gold_that_is_no_number_stops_instead_of_giving_zero() -> None:
-    with pytest.raises(
-        RewardError, match=r"reward correctness: .*the gold 'many' is not one number on row 1"
-    ):
+    with pytest.raises(RewardError, match=r"reward correctness: .*the gold 'many' is not one number on row 1"):
         guard(correctness_reward_func, name="correctness")([""] * 2, ["a", "b"], answer=["1", "many"])
 
 

@@ -120,9 +120,9 @@ def test_a_name_of_an_older_recipe_is_refused_with_its_successor(tmp_path, old, 
         ("rewards: {functions: [{name: length, size: 3}]}", "no parameter 'size'"),
         ("rewards: {functions: [{name: int}, {name: int}]}", "names a reward twice"),
         ("evaluation: {correct_by: nobody}", "evaluation.correct_by is 'nobody'"),
-        ("training: {num_generations: 3, per_device_train_batch_size: 8}", "(3) does not divide the generation batch of 8"),
+        ("training: {num_generations: 3, per_device_train_batch_size: 8}", "(3) does not divide the generation batch"),
         ("training: {processes: 0}", "training.processes is 0"),
-        ("training: {save_steps: 3, num_iterations: 2, num_generations: 8}", "must be a multiple of the generation cycle"),
+        ("training: {save_steps: 3, num_iterations: 2}", "must be a multiple of the generation cycle"),
         ("[1, 2]", "must hold a mapping of sections"),
         ("data: {\n", "is not valid YAML on line"),
         ("data: {name: a, name: b}", "'name' stands twice"),
@@ -147,7 +147,8 @@ def test_a_missing_file_is_one_sentence(tmp_path):
 
 
 def test_an_override_wins_over_the_file_and_may_make_a_section(tmp_path):
-    config = load(write(tmp_path, "training: {learning_rate: 1.0e-5}"), {"training.learning_rate": 2e-5, "data.path": "x"})
+    path = write(tmp_path, "training: {learning_rate: 1.0e-5}")
+    config = load(path, {"training.learning_rate": 2e-5, "data.path": "x"})
     assert config.training.grpo["learning_rate"] == 2e-5
     assert config.data.path == Path.cwd() / "x"
 

@@ -56,9 +56,7 @@ def real_rows(split: str) -> list[dict[str, Any]]:
 
 def synthetic_rows(count: int) -> list[dict[str, Any]]:
     generator = random.Random(7)
-    golds = [
-        generator.choice([generator.randint(0, 99), generator.randint(-9, 99_999)]) for _ in range(count)
-    ]
+    golds = [generator.choice([generator.randint(0, 99), generator.randint(-9, 99_999)]) for _ in range(count)]
     return [row(index, str(gold)) for index, gold in enumerate(golds)]
 
 
@@ -175,9 +173,7 @@ def test_a_reward_model_is_skipped_with_a_note() -> None:
 def test_a_reward_that_declares_nothing_is_only_run() -> None:
     report = check([LoadedReward("mine", per_completion(lambda text: float(len(text))))], ROWS)
     assert report.ok
-    assert details(report, "gold replay") == [
-        "ran on 8 golds; the reward declares no maximum that they should earn"
-    ]
+    assert details(report, "gold replay") == ["ran on 8 golds; the reward declares no maximum that they should earn"]
 
 
 def test_a_judge_that_samples_may_say_so_and_is_asked_less() -> None:
@@ -204,10 +200,7 @@ def test_bug_gold_split_on_three_marks_in_the_reward() -> None:
         return 2.0 if extract_xml_answer(text).strip() == raw.split("###")[1].strip() else 0.0
 
     said = check(own(per_completion(score, "raw_answer"), maximum=2.0), ROWS).failures[0]
-    assert (
-        "mine gives 0 instead of 2 to 8 of 8 golds written in the asked format, first to row 0 (id made-0)"
-        in said
-    )
+    assert "mine gives 0 instead of 2 to 8 of 8 golds written in the asked format, first to row 0 (id made-0)" in said
 
 
 def test_bug_commas_kept_in_the_gold() -> None:
@@ -226,9 +219,7 @@ def test_bug_commas_kept_in_the_answer() -> None:
 
     reward = own(per_completion(score, "answer"), maximum=2.0, gold_column="answer")
     said = sentence(check(reward, ROWS))
-    assert (
-        "with commas between thousands" in said and "'1,000' for the gold '1000' of row 3 (id made-3)" in said
-    )
+    assert "with commas between thousands" in said and "'1,000' for the gold '1000' of row 3 (id made-3)" in said
 
 
 def test_bug_regular_expression_without_dotall() -> None:
@@ -299,9 +290,7 @@ def test_a_reward_that_raises_names_the_row() -> None:
     def score(text: str, gold: str) -> float:
         return float(int(gold) < 10**9)
 
-    said = sentence(
-        check(own(per_completion(score, "answer"), maximum=1.0), [*ROWS[:4], row(4, "2.5"), *ROWS])
-    )
+    said = sentence(check(own(per_completion(score, "answer"), maximum=1.0), [*ROWS[:4], row(4, "2.5"), *ROWS]))
     assert "reward mine: raised ValueError: invalid literal" in said
     assert "on row 4 (id made-4), completion '<reasoning>" in said
 
@@ -376,7 +365,7 @@ def test_a_slow_reward_that_is_linear_is_not_taken_for_quadratic(monkeypatch: py
     monkeypatch.setattr(reward_properties, "_HOSTILE", ("<",))
 
     def score(text: str) -> float:
-        return float(sum(character == "<" for character in text * 30) > 1)
+        return float(sum(character == "<" for character in text * 100) > 1)
 
     assert check(own(per_completion(score)), ROWS, gold_template=None).ok
 
@@ -404,9 +393,8 @@ def test_an_exploit_that_pays_is_noted_and_above_the_limit_it_stops_the_run() ->
     noted = [entry.detail for entry in report.rows if entry.result == "note"]
     assert any(detail.startswith("every number from 0 to 999 listed: 2 (100%") for detail in noted)
     stopped = check(reward, rows, exploit_limit=0.9)
-    assert (
-        "the degenerate completion 'every number from 0 to 999 listed' earns 2 (100% of the maximum)"
-        in " ".join(stopped.failures)
+    assert "the degenerate completion 'every number from 0 to 999 listed' earns 2 (100% of the maximum)" in " ".join(
+        stopped.failures
     )
     assert all("honest but wrong answer" in failure for failure in stopped.failures)
 
@@ -451,9 +439,7 @@ def test_a_cases_file_that_is_wrong_is_named_with_its_line(tmp_path: Path, text:
 
 def test_a_template_is_filled_whatever_the_rationale_holds() -> None:
     odd = row(0, "5", rationale="Take {answer} and {0} of {{x}}; \\1 and 100%.")
-    assert fill(GOLD_TEMPLATE, odd).startswith(
-        "<reasoning>\nTake {answer} and {0} of {{x}}; \\1 and 100%.\n</reas"
-    )
+    assert fill(GOLD_TEMPLATE, odd).startswith("<reasoning>\nTake {answer} and {0} of {{x}}; \\1 and 100%.\n</reas")
     assert check(registered(*GSM8K), [odd]).ok
 
 
@@ -465,8 +451,7 @@ def test_a_template_that_cannot_be_right_is_explained() -> None:
 
 
 def test_golds_are_spoiled_and_respelled_exactly() -> None:
-    big = "9" * 40
-    assert perturbed(big)["plus one"] == "1" + "0" * 40
+    assert perturbed("1" * 40)["plus one"] == "1" * 39 + "2"
     assert perturbed("18") == {
         "' or 5' appended": "18 or 5",
         "plus one": "19",
@@ -515,12 +500,9 @@ def test_correctness_is_checked_by_its_shipped_cases(monkeypatch: pytest.MonkeyP
         values = correctness_reward_func(prompts, completions, answer)
         texts = [completion[0]["content"] for completion in completions]
         return [
-            2.0 if f"<answer>{gold}" in text else value
-            for value, text, gold in zip(values, texts, answer, strict=True)
+            2.0 if f"<answer>{gold}" in text else value for value, text, gold in zip(values, texts, answer, strict=True)
         ]
 
     monkeypatch.setitem(REGISTRY, "correctness", declare(maximum=2.0, gold_column="answer")(lenient))
     failures = check(registered("correctness"), ROWS).failures
-    assert failures and failures[0].startswith(
-        "shipped cases: correctness gives 2.0 instead of 0.0 in gsm8k.jsonl:"
-    )
+    assert failures and failures[0].startswith("shipped cases: correctness gives 2.0 instead of 0.0 in gsm8k.jsonl:")

@@ -1,0 +1,75 @@
+"""The run folder and the store."""
+
+import pytest
+
+from tasks.errors import UserError
+from tasks.run import Run, code_version, digest, require_disk, source_digest, stored
+
+
+@pytest.fixture(autouse=True)
+def runs(tmp_path, monkeypatch):
+    monkeypatch.setenv("GRPO_RUNS", str(tmp_path))
+    return tmp_path
+
+
+def test_a_finished_stage_is_found_by_a_later_attempt():
+    Run.open("a").finish("ingest", {"rows": 3})
+    assert Run.open("a").result("ingest") == {"rows": 3}
+    assert Run.open("a").result("train") is None and Run.open("b").result("ingest") is None
+
+
+def test_each_attempt_has_a_log_of_its_own_and_a_link_to_the_newest():
+    run = Run.open("a")
+    first, second = run.log_file("train"), run.log_file("train")
+    assert (first.name, second.name) == ("train-1.log", "train-2.log")
+    assert (run.folder / "logs" / "train.log").resolve() == second
+
+
+def test_a_stored_thing_is_made_once():
+    made = []
+
+    def make(folder):
+        made.append(folder)
+        (folder / "file").write_text("x")
+
+    assert stored("things", "k", make) == stored("things", "k", make)
+    assert len(made) == 1
+
+
+def test_a_making_that_fails_leaves_nothing(runs):
+    def make(folder):
+        (folder / "half").write_text("x")
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        stored("things", "k", make)
+    assert list((runs / "store" / "things").iterdir()) == []
+
+
+def test_of_two_runs_that_make_the_same_the_slower_takes_the_others(runs):
+    def slower(folder):
+        (folder / "by").write_text("slower")
+        stored("things", "k", lambda other: (other / "by").write_text("faster") and None)
+
+    assert (stored("things", "k", slower) / "by").read_text() == "faster"
+    assert [path.name for path in (runs / "store" / "things").iterdir()] == ["k"]
+
+
+def test_a_digest_does_not_depend_on_the_order_of_keys():
+    assert digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1}) != digest({"a": 1, "b": 3})
+
+
+def test_a_digest_of_source_files_is_that_of_their_names_and_content():
+    assert source_digest("tasks/run.py") == source_digest("tasks/run.py") != source_digest("tasks/worker.py")
+    with pytest.raises(AssertionError):
+        source_digest("tasks/none.py")
+
+
+def test_too_little_disk_is_one_sentence_that_says_how_much_is_free(tmp_path):
+    require_disk(tmp_path, 0.0001, "nothing much")
+    with pytest.raises(UserError, match=r"a run needs about 10000000\.0 GiB .* GiB are free; free some"):
+        require_disk(tmp_path, 1e7, "a run")
+
+
+def test_the_code_has_a_version():
+    assert len(code_version()) >= 12

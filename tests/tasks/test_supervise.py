@@ -1,0 +1,157 @@
+"""The supervision of worker processes: what comes back, and that nothing is left running."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tasks.errors import UserError, WorkerFailed
+from tasks.supervise import run_job
+
+PROGRAM = """
+    import os, subprocess, sys, time
+    from tasks.errors import UserError
+    from tasks.worker import run_worker
+
+    def work(job):
+        if job["do"] == "refuse":
+            raise UserError("the cup is empty; fill it")
+        if job["do"] == "crash":
+            print("about to crash")
+            raise RuntimeError("broken inside")
+        if job["do"] == "die":
+            os.kill(os.getpid(), 9)
+        if job["do"] == "progress":
+            sys.stdout.write("10%\\r20%\\rdone\\n")
+        if job["do"] == "linger":
+            child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
+            print("pids", os.getpid(), child.pid, flush=True)
+            time.sleep(300)
+        if job["do"] == "leave_a_child":
+            child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
+            print("pids", os.getpid(), child.pid, flush=True)
+        return {"answer": job.get("number", 0) + 1}
+
+    if __name__ == "__main__":
+        run_worker(work)
+"""
+
+
+@pytest.fixture
+def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "a_worker.py").write_text(textwrap.dedent(PROGRAM))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return "a_worker"
+
+
+def run(worker: str, folder: Path, lines: list[str] | None = None, time_limit: float | None = None, **job: object):
+    return run_job(
+        worker,
+        job,
+        folder / "job",
+        log=folder / "log",
+        on_line=(lines if lines is not None else []).append,
+        time_limit=time_limit,
+    )
+
+
+def gone(pids: list[int], within: float = 10.0) -> bool:
+    deadline = time.monotonic() + within
+    while time.monotonic() < deadline:
+        alive = [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"]
+        if not alive:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def pids_in(lines: list[str]) -> list[int]:
+    [line] = [line for line in lines if line.startswith("pids")]
+    return [int(word) for word in line.split()[1:]]
+
+
+def test_the_result_of_a_worker_comes_back(worker, tmp_path):
+    assert run(worker, tmp_path, do="add", number=41) == {"answer": 42}
+
+
+def test_a_users_mistake_comes_back_as_its_sentence_without_a_traceback(worker, tmp_path):
+    lines: list[str] = []
+    with pytest.raises(UserError, match="^the cup is empty; fill it$"):
+        run(worker, tmp_path, lines, do="refuse")
+    assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+def test_a_mistake_of_the_program_comes_back_with_the_end_of_its_log(worker, tmp_path):
+    with pytest.raises(WorkerFailed, match="exit code 1") as caught:
+        run(worker, tmp_path, do="crash")
+    assert "about to crash" in str(caught.value) and "broken inside" in str(caught.value)
+
+
+def test_a_killed_worker_is_told_by_its_signal(worker, tmp_path):
+    with pytest.raises(WorkerFailed, match="SIGKILL") as caught:
+        run(worker, tmp_path, do="die")
+    assert caught.value.returncode == -signal.SIGKILL
+
+
+def test_a_result_of_an_earlier_attempt_is_not_taken_for_this_ones(worker, tmp_path):
+    run(worker, tmp_path, do="add", number=1)
+    with pytest.raises(WorkerFailed):
+        run(worker, tmp_path, do="crash")
+
+
+def test_each_redrawing_of_a_progress_bar_is_a_line(worker, tmp_path):
+    lines: list[str] = []
+    run(worker, tmp_path, lines, do="progress")
+    assert lines == ["10%", "20%", "done"]
+    assert (tmp_path / "log").read_text().splitlines() == lines
+
+
+def test_the_time_limit_ends_the_worker_and_what_it_started(worker, tmp_path):
+    lines: list[str] = []
+    with pytest.raises(UserError, match="time limit of 2 s"):
+        run(worker, tmp_path, lines, time_limit=2, do="linger")
+    assert gone(pids_in(lines))
+
+
+def test_what_a_worker_leaves_running_is_ended_when_it_is_done(worker, tmp_path):
+    lines: list[str] = []
+    assert run(worker, tmp_path, lines, do="leave_a_child") == {"answer": 1}
+    assert gone(pids_in(lines))
+
+
+def test_an_exception_while_a_line_is_handled_ends_the_worker(worker, tmp_path):
+    seen: list[str] = []
+
+    def fail(line: str) -> None:
+        seen.append(line)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_job(worker, {"do": "linger"}, tmp_path / "job", log=tmp_path / "log", on_line=fail)
+    assert gone(pids_in(seen))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_supervisor_that_is_killed_takes_the_worker_with_it(worker, tmp_path, number):
+    script = f"""
+        from pathlib import Path
+        from tasks.supervise import run_job
+        folder = Path({str(tmp_path)!r})
+        show = lambda line: print(line, flush=True)
+        run_job("a_worker", {{"do": "linger"}}, folder / "job", log=folder / "log", on_line=show)
+    """
+    supervisor = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True, env=os.environ | {}
+    )
+    assert supervisor.stdout is not None
+    line = supervisor.stdout.readline()
+    supervisor.send_signal(number)
+    supervisor.wait(10)
+    # The worker's process group goes with it; its child is in that group.
+    assert gone(pids_in([line]))
