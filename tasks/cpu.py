@@ -1,7 +1,8 @@
 """What training on a CPU needs from TRL and vLLM, and cannot ask for by configuration. All of it stands here.
 
 1. vLLM starts eagerly. TRL passes no `enforce_eager`, and on a CPU compilation takes 95 to 155 s for a model whose
-   steps are no faster for it; eager it starts in 7 s.
+   steps are no faster for it; eager it starts in 7 s. It computes in the trainer's precision, where TRL would leave it
+   that of the checkpoint, so that the two agree on the probabilities of what was sampled.
 2. The weight sync goes through `reload_weights`. TRL writes into the modules with `load_weights`, which fails on a
    CPU, because vLLM packs linear weights there (`'Parameter' object has no attribute 'weight_loader'`).
 3. The log-probabilities are computed for the scored positions only. TRL does so where there is Triton; elsewhere it
@@ -38,8 +39,11 @@ def adapt_trl(config: Config) -> None:
         os.environ.update(prepare_environment(config))
         import trl.generation.vllm_generation
 
+        from tasks.models import pick_dtype
+
+        dtype = str(pick_dtype(config.model, use_cpu=True)).removeprefix("torch.")
         generation: Any = trl.generation.vllm_generation
-        generation.LLM = functools.partial(generation.LLM, enforce_eager=True)  # (1)
+        generation.LLM = functools.partial(generation.LLM, enforce_eager=True, dtype=dtype)  # (1)
         generation.VLLMGeneration.sync_weights = _sync_weights  # (2)
 
 

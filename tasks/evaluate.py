@@ -96,6 +96,7 @@ QUIET = {
     "VLLM_LOGGING_LEVEL": "ERROR",
     "PYTHONWARNINGS": "ignore",
     "TORCH_CPP_LOG_LEVEL": "ERROR",
+    "TQDM_DISABLE": "1",  # the bars of loading and converting; `generate.progress_bar` shows itself all the same
     "TRANSFORMERS_VERBOSITY": "error",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "TOKENIZERS_PARALLELISM": "false",

@@ -24,7 +24,7 @@ from tasks.errors import UserError
 from tasks.models import load_model, pick_dtype
 
 # A line every few seconds is what a log wants; the supervisor turns each redrawing into one.
-progress_bar = functools.partial(tqdm, mininterval=5, ncols=100, ascii=True, file=sys.stdout)
+progress_bar = functools.partial(tqdm, disable=False, mininterval=5, ncols=100, ascii=True, file=sys.stdout)
 
 
 @dataclass(frozen=True)

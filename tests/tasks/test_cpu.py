@@ -17,8 +17,8 @@ from tasks.training_arguments import grpo_config, lora_config
 
 pytestmark = pytest.mark.slow
 
-# bfloat16 keeps 8 bits; over a completion of some 20 tokens the mean differs by about 0.03 between the two programs.
-TOLERANCE = 0.08
+# Nats, the mean over the tokens of a completion. Both compute in float32; what is left is the order of additions.
+TOLERANCE = 0.01
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,8 @@ def trainer(tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRPO_RUNS", str(tmp_path_factory.mktemp("runs")))
-        config = load("deployments/demo.yaml", {"training.max_steps": 1})
+        changes = {"training.max_steps": 1, "rewards.functions": [{"name": "int"}], "model.dtype": "float32"}
+        config = load("deployments/demo.yaml", changes)
         cpu.adapt_trl(config)
         from trl import GRPOTrainer
 
@@ -80,14 +81,14 @@ def test_a_fresh_adapter_changes_nothing_so_both_agree_from_the_start(trainer):
 
 def test_after_the_sync_vllm_has_the_randomised_adapter_and_not_before(trainer):
     randomise_adapter(trainer, seed=1)
-    assert difference(trainer) > 5 * TOLERANCE  # the sync left out: this is what it would be
+    assert difference(trainer) > 10 * TOLERANCE  # the sync left out: this is what it would be
     trainer.vllm_generation.sync_weights()
     assert difference(trainer) < TOLERANCE
 
 
 def test_a_second_sync_replaces_the_first(trainer):
     randomise_adapter(trainer, seed=2)
-    assert difference(trainer) > 5 * TOLERANCE
+    assert difference(trainer) > 10 * TOLERANCE
     trainer.vllm_generation.sync_weights()
     assert difference(trainer) < TOLERANCE
 

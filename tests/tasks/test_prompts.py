@@ -55,7 +55,7 @@ def test_trl_sees_the_token_ids_that_the_evaluation_sees(smol, tmp_path):
         processing_class = tokenizer
         chat_template_kwargs = arguments.chat_template_kwargs
 
-    theirs, _, _ = GRPOTrainer._tokenize_prompts(Trainer(), dataset["prompt"])
+    theirs, _, _ = GRPOTrainer._tokenize_prompts(Trainer(), list(dataset["prompt"]))
     assert theirs == encode(
         [build_prompt(question, config.prompt) for question in rows["question"]], tokenizer, config.prompt
     )
@@ -86,7 +86,7 @@ def test_prompts_over_the_limit_are_left_out_and_counted_or_stop_the_run(smol):
     rows = pd.DataFrame({"id": [1, 2], "question": ["How many?", "How many? " * 50], "answer": ["1", "2"]})
     limited = config.model_copy(update={"prompt": config.prompt.model_copy(update={"max_tokens": 120})})
     dataset, dropped = prompt_dataset(rows, tokenizer, limited)
-    assert (dataset["id"], dropped) == ([1], 1)
+    assert (list(dataset["id"]), dropped) == ([1], 1)
     strict = limited.model_copy(update={"prompt": limited.prompt.model_copy(update={"on_too_long": "stop"})})
     with pytest.raises(UserError, match=r"1 of 2 training prompts are longer than prompt\.max_tokens \(120"):
         prompt_dataset(rows, tokenizer, strict)
