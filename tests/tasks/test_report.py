@@ -1,6 +1,7 @@
 import math
 from pathlib import Path
 
+import matplotlib.colors
 import matplotlib.image
 import pandas as pd
 import pytest
@@ -115,14 +116,15 @@ class TestTable:
 
 class TestExamples:
     def test_gained_and_lost_questions_come_first_and_always_the_same(self, tmp_path):
-        before, after = "0000000011", "0000000101"
+        before, after = "0000000011", "0000001101"
         paths = saved(tmp_path, results(before), results(after).sample(frac=1, random_state=1))
-        blocks = examples(*paths, k=3).split("\n\n```text")
-        assert len(blocks) == 3
-        assert "7 + 1?" in blocks[0] and "Before (wrong, 7 tokens)" in blocks[0] and "After (right" in blocks[0]
+        blocks = examples(*paths, k=4).split("\n\n```text")
+        assert len(blocks) == 4
+        assert "6 + 1?" in blocks[0] and "Before (wrong, 7 tokens)" in blocks[0] and "After (right" in blocks[0]
         assert "8 + 1?" in blocks[1] and "Before (right, 7 tokens)" in blocks[1] and "After (wrong" in blocks[1]
         assert "0 + 1?" in blocks[2] and "Gold: 1\n" in blocks[2]
-        assert examples(*paths, k=3) == examples(*paths, k=3)
+        assert "7 + 1?" in blocks[3]
+        assert examples(*paths, k=4) == examples(*paths, k=4)
 
     def test_it_shows_no_more_than_there_are(self, tmp_path):
         paths = saved(tmp_path, results("01"), results("11"))
@@ -171,6 +173,12 @@ def test_a_fence_keeps_the_text_as_it_is():
     assert token.content == "one\n\ttwo `x`\n\nthree – ü\n"
 
 
+def shows(picture, color: str) -> bool:
+    """Whether some pixels have the colour."""
+    wanted = matplotlib.colors.to_rgb(color)
+    return bool((abs(picture[..., :3] - wanted).max(axis=-1) < 0.02).sum() > 20)
+
+
 class TestCurve:
     def test_reward_and_accuracy_are_drawn(self, tmp_path):
         source = write_metrics(tmp_path / "metrics.jsonl", steps=20)
@@ -178,14 +186,17 @@ class TestCurve:
         picture = matplotlib.image.imread(tmp_path / "curve.png")
         height, width, _ = picture.shape
         assert height > 700 and width > 900
-        for panel in (picture[: height // 2], picture[height // 2 :]):
-            assert 0.5 < (panel[..., :3] == 1).all(axis=2).mean() < 0.99  # mostly white, and something on it
+        reward, accuracy = picture[: height // 2], picture[height // 2 :]
+        assert shows(reward, "tab:blue") and not shows(reward, "tab:red")
+        assert shows(accuracy, "tab:orange") and shows(accuracy, "tab:red") and shows(accuracy, "0.45")
 
     def test_without_a_gold_there_is_one_panel(self, tmp_path):
         source = write_metrics(tmp_path / "metrics.jsonl", steps=3, every=None)
         summary = {"reward": 0.5, "reward_stderr": 0.1}
         curve(source, tmp_path / "curve.png", before=summary, after=summary, step=3)
-        assert matplotlib.image.imread(tmp_path / "curve.png").shape[0] < 500
+        picture = matplotlib.image.imread(tmp_path / "curve.png")
+        assert picture.shape[0] < 500
+        assert shows(picture, "tab:blue") and shows(picture, "tab:red") and not shows(picture, "tab:orange")
 
 
 def test_the_report_holds_scores_curve_answers_and_links(runs):
