@@ -104,7 +104,7 @@ def register(
     )
 
 
-@flow(name="grpo", flow_run_name=None)
+@flow(name="grpo")
 def grpo(
     config: str | dict[str, Any] = "deployments/gsm8k.yaml",
     overrides: dict[str, Any] | None = None,

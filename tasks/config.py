@@ -172,7 +172,9 @@ class RewardsSettings(Section):
     )
     cases: Path | None = Field(None, description="Cases of your own (JSONL or YAML) that the rewards must meet.")
     exploit_limit: float | None = Field(
-        None, description="The most, as a share of the maximum, that a degenerate completion may earn; null reports."
+        None,
+        description="The most, as a share of the maximum, that a degenerate completion may earn if that is more than "
+        "an honest but wrong answer earns; null only reports.",
     )
     time_limit: float = Field(600, gt=0, description="Seconds that checking the rewards may take.")
 
@@ -299,7 +301,9 @@ class EvaluationSettings(Section):
 class RegistrySettings(Section):
     """Where results are recorded, and when a model is promoted."""
 
-    name: str = Field("grpo-gsm8k", min_length=1, description="The registered model's name in MLflow.")
+    name: str = Field(
+        "grpo-gsm8k", pattern=r"^[^/:]+$", description="The registered model's name in MLflow; no slash, no colon."
+    )
     experiment: str = Field("grpo-gsm8k", min_length=1, description="The MLflow experiment.")
     tracking_uri: str | None = Field(
         None, description="The MLflow server; null takes MLFLOW_TRACKING_URI, else a SQLite file in the runs folder."

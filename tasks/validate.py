@@ -4,6 +4,7 @@ Nothing is trained on data that fails. Train and validation are one split here, 
 question in both is found like any other that stands twice.
 """
 
+import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,7 @@ def _results(
     import great_expectations as gx  # takes seconds
     from great_expectations.data_context.types.base import ProgressBarsConfig
 
+    logging.getLogger("great_expectations").setLevel(logging.WARNING)  # it tells of its temporary folders
     context = gx.get_context(mode="ephemeral")
     context.variables.progress_bars = ProgressBarsConfig(globally=False)
     asset = context.data_sources.add_pandas("data").add_dataframe_asset(name)

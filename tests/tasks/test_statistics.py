@@ -45,8 +45,8 @@ def test_the_permutation_test_is_exact_for_few_questions():
 
 def test_the_permutation_test_is_deterministic_and_holds_its_level():
     random = np.random.default_rng(1)
-    p_values = [paired_permutation(random.normal(size=40), random.normal(size=40)).p_value for _ in range(60)]
-    assert 0 <= sum(p < 0.05 for p in p_values) <= 8  # 3 expected where nothing changed
+    p_values = [paired_permutation(random.normal(size=40), random.normal(size=40)).p_value for _ in range(30)]
+    assert 0 <= sum(p < 0.05 for p in p_values) <= 5  # 1.5 expected where nothing changed
     before, after = random.normal(size=50), random.normal(size=50)
     assert paired_permutation(before, after) == paired_permutation(before, after)
     assert paired_permutation(before, random.normal(0.9, size=50)).p_value < 0.01
