@@ -3,7 +3,9 @@
 Exit code 0 if both are passed. Nothing is trained, and no model is loaded.
 """
 
+import os
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,14 +20,14 @@ from tasks.validate import validate
 def main(arguments: Sequence[str]) -> int:
     try:
         config = parse_config("python -m flows.check", "Run the data gate and the reward gate alone.", arguments)
-        run = Run.open("check")
+        run = Run.open(f"checks/{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}")  # two may go on at a time
         data = ingest(config.data)
         print(f"data {data['digest'][:12]} from {data['source']}: {data['counts']}")
         found = validate(Path(data["folder"]), config.data, config.validation, run.folder / "validation")
         print(f"data gate passed: {len(found['expectations'])} expectations hold")
         check_rewards(run, config, Path(data["folder"]), on_line=print)
         print("reward gate passed")
-    except (UserError, WorkerFailed) as error:
+    except (UserError, WorkerFailed, ConnectionError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0

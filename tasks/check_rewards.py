@@ -23,6 +23,7 @@ def check_rewards(run: Run, config: Config, data: Path, on_line: Callable[[str],
         log=run.log_file("check_rewards"),
         on_line=on_line,
         time_limit=config.rewards.time_limit,
+        limit_setting="rewards.time_limit",
     )
     (folder / "report.md").write_text(result["markdown"], encoding="utf-8")
     if result["failures"]:

@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from rewards.registry import check_parameters, is_registered
+from rewards.registry import REGISTRY, check_parameters, is_registered
 from tasks.errors import UserError
 from tasks.run import PROJECT
 from tasks.trl_fields import check_field, table
@@ -150,8 +150,12 @@ class RewardSettings(BaseModel):
 
     @model_validator(mode="after")
     def _parameters_exist(self) -> Self:
-        if is_registered(self.name):  # what is not is the user's code, which only check_rewards imports
+        if is_registered(self.name):
             check_parameters(self.name, self.parameters)
+        elif not re.search(r"[.:/]", self.name):  # what has one is the user's code, which only check_rewards imports
+            near = get_close_matches(self.name, REGISTRY, n=1)
+            hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(REGISTRY)}"
+            raise ValueError(f"there is no reward {self.name!r}{hint}")
         return self
 
 
@@ -405,8 +409,10 @@ def load(source: str | Path | dict[str, Any], overrides: dict[str, Any] | None =
 def parse_override(text: str) -> tuple[str, Any]:
     """`training.learning_rate=1e-5` as a name and a value; the value is read as YAML."""
     name, equals, value = text.partition("=")
-    if not equals or "." not in name:
+    if not equals or len(name.split(".")) < 2 or not all(part.strip() for part in name.split(".")):
         raise UserError(f"{text!r} is no override: write section.key=value, for example training.learning_rate=1e-5")
+    if not value.strip():
+        raise UserError(f"{text!r} gives no value; write {name}=null to unset it")
     try:
         return name.strip(), yaml.load(value, _Loader)
     except yaml.YAMLError:

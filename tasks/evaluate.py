@@ -42,6 +42,7 @@ def evaluate(
         on_line=on_line,
         environment=QUIET,
         time_limit=config.evaluation.time_limit,
+        limit_setting="evaluation.time_limit",
     )
 
 

@@ -48,8 +48,14 @@ class Run:
     @classmethod
     def open(cls, id: str) -> "Run":
         folder = runs_root() / id
-        for part in ("results", "logs"):
-            (folder / part).mkdir(parents=True, exist_ok=True)
+        try:
+            for part in ("results", "logs"):
+                (folder / part).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(
+                f"the run folder {folder} cannot be made ({error.strerror}); "
+                "set GRPO_RUNS to a folder that you may write to"
+            ) from None
         return cls(id, folder)
 
     def result(self, stage: str) -> dict[str, Any] | None:

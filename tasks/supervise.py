@@ -36,11 +36,13 @@ def run_job(
     launcher: Sequence[str] = (),
     environment: dict[str, str] | None = None,
     time_limit: float | None = None,
+    limit_setting: str = "the time limit",
     on_tick: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
     """Run `python -m module` (or `launcher … --module module`) on `job` and return its result.
 
-    `folder` takes the job file and the result; `on_tick` is called about once a second meanwhile. Raises UserError
+    `folder` takes the job file and the result; `on_tick` is called about once a second meanwhile. A worker that takes
+    longer than `time_limit` seconds is ended; `limit_setting` is where the user sets them. Raises UserError
     with the worker's own sentence, or WorkerFailed with the exit code and the last lines of the log.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -55,7 +57,21 @@ def run_job(
         tail.append(line)
         on_line(line)
 
-    code = _watch(command, log, line_seen, environment or {}, time_limit, on_tick)
+    started = time.monotonic()
+
+    def tick() -> None:
+        if on_tick:
+            on_tick()
+        if time_limit is not None and time.monotonic() - started > time_limit:
+            last = f" It was last heard of with: {tail[-1]}" if tail else ""
+            raise UserError(
+                f"{module} ran past {limit_setting} of {time_limit:g} s and was ended; raise it, or give it less to do."
+                f"{last}"
+            )
+
+    code = _watch(command, log, line_seen, environment or {}, tick)
+    if on_tick:
+        on_tick()  # once more, for what the worker left in its last second
     if code == 0 and path.with_suffix(".result").exists():
         return read_json(path.with_suffix(".result"))
     if path.with_suffix(".error").exists():
@@ -70,10 +86,8 @@ def _watch(
     log: Path,
     on_line: Callable[[str], None],
     environment: dict[str, str],
-    time_limit: float | None,
-    on_tick: Callable[[], None] | None,
+    tick: Callable[[], None],
 ) -> int:
-    started = time.monotonic()
     process = subprocess.Popen(
         command,
         cwd=PROJECT,
@@ -92,21 +106,12 @@ def _watch(
             while open_ and process.poll() is None:
                 for _ in selector.select(timeout=1.0):
                     pending, open_ = _forward(process.stdout.fileno(), pending, sink, on_line)
-                if on_tick:
-                    on_tick()
-                if time_limit is not None and time.monotonic() - started > time_limit:
-                    raise UserError(
-                        f"{command[-2]} ran past its time limit of {time_limit:g} s and was ended; "
-                        "raise the stage's time_limit, or give it less to do"
-                    )
+                tick()
             while open_ and selector.select(timeout=0.2):
                 pending, open_ = _forward(process.stdout.fileno(), pending, sink, on_line)
             if pending:
                 _emit(pending, sink, on_line)
-        code = process.wait()
-        if on_tick:
-            on_tick()
-        return code
+        return process.wait()
     finally:
         # BaseException too: Prefect's cancellation arrives as one (TerminationSignal).
         _end_group(process)

@@ -45,6 +45,7 @@ def train(
         launcher=launcher(config),
         environment=QUIET | (prepare_environment(config) if config.training.grpo.get("use_cpu") else {}),
         time_limit=config.training.time_limit,
+        limit_setting="training.time_limit",
         on_tick=lambda: tracker.forward(metrics),
     )
     tracker.forward(metrics, final=True)

@@ -158,7 +158,8 @@ def _results(
     import great_expectations as gx  # takes seconds
     from great_expectations.data_context.types.base import ProgressBarsConfig
 
-    logging.getLogger("great_expectations").setLevel(logging.WARNING)  # it tells of its temporary folders
+    # It tells of each temporary folder.
+    logging.getLogger("great_expectations.data_context.types.base").setLevel(logging.WARNING)
     context = gx.get_context(mode="ephemeral")
     context.variables.progress_bars = ProgressBarsConfig(globally=False)
     asset = context.data_sources.add_pandas("data").add_dataframe_asset(name)

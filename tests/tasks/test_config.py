@@ -118,6 +118,7 @@ def test_a_name_of_an_older_recipe_is_refused_with_its_successor(tmp_path, old, 
         ("prompt: {template: hello}", "prompt.template: must contain {question}"),
         ("rewards: {functions: []}", "rewards.functions is []"),
         ("rewards: {functions: [{name: length, size: 3}]}", "no parameter 'size'"),
+        ("rewards: {functions: [{name: corectness}]}", "no reward 'corectness'; did you mean correctness?"),
         ("rewards: {functions: [{name: int}, {name: int}]}", "names a reward twice"),
         ("evaluation: {correct_by: nobody}", "evaluation.correct_by is 'nobody'"),
         ("training: {num_generations: 3, per_device_train_batch_size: 8}", "(3) does not divide the generation batch"),
@@ -167,10 +168,15 @@ def test_a_reward_file_lies_beside_the_configuration(tmp_path):
     assert (reward.weight, reward.parameters) == (0.5, {"cap": 3})
 
 
-@pytest.mark.parametrize("text", ["learning_rate=1", "training.learning_rate", "=3"])
+@pytest.mark.parametrize("text", ["learning_rate=1", "training.learning_rate", "=3", ".x=3", "data.=3", "data..path=x"])
 def test_an_override_without_a_dotted_name_and_a_value_is_refused(text):
     with pytest.raises(UserError, match="is no override"):
         parse_override(text)
+
+
+def test_an_override_without_a_value_is_refused_rather_than_read_as_null():
+    with pytest.raises(UserError, match=r"gives no value; write data\.path=null to unset it"):
+        parse_override("data.path=")
 
 
 def test_what_was_resolved_loads_again_to_the_same(tmp_path):

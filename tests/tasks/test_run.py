@@ -73,3 +73,10 @@ def test_too_little_disk_is_one_sentence_that_says_how_much_is_free(tmp_path):
 
 def test_the_code_has_a_version():
     assert len(code_version()) >= 12
+
+
+def test_a_runs_folder_that_cannot_be_made_is_one_sentence_that_names_the_setting(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("x")
+    monkeypatch.setenv("GRPO_RUNS", str(tmp_path / "file" / "runs"))
+    with pytest.raises(UserError, match="set GRPO_RUNS to a folder that you may write to"):
+        Run.open("a")

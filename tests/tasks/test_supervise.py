@@ -114,7 +114,7 @@ def test_each_redrawing_of_a_progress_bar_is_a_line(worker, tmp_path):
 
 def test_the_time_limit_ends_the_worker_and_what_it_started(worker, tmp_path):
     lines: list[str] = []
-    with pytest.raises(UserError, match="time limit of 2 s"):
+    with pytest.raises(UserError, match="ran past the time limit of 2 s .* last heard of with: pids"):
         run(worker, tmp_path, lines, time_limit=2, do="linger")
     assert gone(pids_in(lines))
 
