@@ -22,6 +22,7 @@ from pydantic import (
 )
 
 from rewards.registry import REGISTRY, check_parameters, is_registered
+from rewards.traits import traits_of
 from tasks.errors import UserError
 from tasks.run import PROJECT
 from tasks.trl_fields import check_field, table
@@ -338,6 +339,12 @@ class Config(Section):
         chosen = self.evaluation.correct_by
         if chosen is not None and chosen not in names:
             raise ValueError(f"evaluation.correct_by is {chosen!r}, but rewards.functions has only {', '.join(names)}")
+        if self.data.gold == "none":
+            for reward in self.rewards.functions:
+                if is_registered(reward.name) and traits_of(REGISTRY[reward.name]).gold_column == "answer":
+                    raise ValueError(f"the reward {reward.name} compares with a gold, but data.gold is none; remove it")
+            if self.rewards.gold_template is not None:
+                raise ValueError("rewards.gold_template writes golds, but data.gold is none; set it to null")
         if self.prompt.opening and not self.prompt.conversational:
             raise ValueError("prompt.opening needs prompt.conversational; put the text into prompt.template instead")
         return self

@@ -25,7 +25,7 @@ REFUSED_GRPO: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "an answer without a gold": (("data.path={folder}/markless.jsonl", *GATES), ("####", "row 2")),
     "a reward that is not there": (
         ("rewards.functions=[{{name: corectness}}]", *GATES),
-        ("corectness", "'correctness'"),
+        ("corectness", "did you mean correctness?"),
     ),
     "an unknown folder as the model": (("model.name=./no/such/model",), ("model.name", "./no/such/model")),
     "an unknown model on the hub": (("model.name=nobody/no-such-model",), ("model.name", "nobody/no-such-model")),

@@ -323,13 +323,17 @@ class TestPromotion:
 
     def test_without_a_gold_the_mean_reward_decides(self):
         low, high = [-80.0 - n % 7 for n in range(40)], [-30.0 - n % 5 for n in range(40)]
-        settings = {"data": {"gold": "none", "answer_column": None}, "registry": {"name": "sums"}}
+        settings = {
+            "data": {"gold": "none", "answer_column": None},
+            "rewards": {"gold_template": None, "functions": [{"name": "length"}]},
+            "registry": {"name": "sums"},
+        }
         self.finished("one", results(reward=low), results(reward=low), settings=settings).register()
         two = self.finished("two", results(reward=low), results(reward=high), settings=settings)
         assert two.register()["outcome"] == "promoted"
         assert "paired permutation test, p = 0.0002" in two.version(2).description
 
-        settings = settings | {"rewards": {"functions": [{"name": "length", "target": 100}]}}
+        settings = settings | {"rewards": {"gold_template": None, "functions": [{"name": "length", "target": 100}]}}
         better = results(reward=[1.0] * 40)
         three = self.finished("three", results(reward=low), better, settings=settings)
         given = three.register()
