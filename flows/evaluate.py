@@ -11,39 +11,17 @@ from prefect import State, flow, get_run_logger
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
-from flows.stages import REFUSED, Context, StageFailed, log_line, stage
+from flows.shared_stages import ingest, preflight, score_untrained
+from flows.stages import REFUSED, Context, StageFailed, stage
 from flows.tags import run_tags
-from tasks import evaluate as evaluate_stage
 from tasks.config import load
 from tasks.errors import UserError
-from tasks.ingest import ingest as ingest_data
-from tasks.preflight import preflight as preflight_checks
 from tasks.report import score_text
 from tasks.run import Run
 from tasks.tracking import Tracker
 from tasks.versions import local_model
 
-
-@stage("preflight")
-def preflight(context: Context) -> dict[str, Any]:
-    return preflight_checks(context.run, context.config, on_line=log_line)
-
-
-@stage("ingest", retries=3, delays=[5, 30, 120])
-def ingest(context: Context) -> dict[str, Any]:
-    return ingest_data(context.config.data)
-
-
-@stage("score", retries=2, delays=[5])
-def score(context: Context, data: dict[str, Any], model: dict[str, str]) -> dict[str, Any]:
-    return evaluate_stage.baseline(
-        context.run,
-        context.config,
-        rows=Path(data["folder"]) / "test.parquet",
-        rows_digest=data["sha256"]["test"],
-        model=model,
-        on_line=log_line,
-    )
+score = stage("score", retries=2, delays=[5])(score_untrained)
 
 
 @flow(name="evaluate")

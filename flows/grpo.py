@@ -12,6 +12,7 @@ from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
 from flows.artifacts import comparison, completions_table, publish, show_gate
+from flows.shared_stages import ingest, preflight, score_untrained
 from flows.stages import REFUSED, Context, StageFailed, log_line, stage
 from flows.tags import run_tags
 from tasks import check_rewards as check_rewards_stage
@@ -20,26 +21,11 @@ from tasks import register as register_stage
 from tasks import train as train_stage
 from tasks.config import STAGES, Stage, load
 from tasks.errors import UserError
-from tasks.ingest import ingest as ingest_data
-from tasks.preflight import preflight as preflight_checks
 from tasks.run import Run
 from tasks.tracking import Tracker
 from tasks.validate import validate as validate_data
 
 GATES = ("ingest", "validate", "check_rewards")
-
-
-@stage("preflight")
-def preflight(context: Context) -> dict[str, Any]:
-    return preflight_checks(context.run, context.config, on_line=log_line)
-
-
-@stage("ingest", retries=3, delays=[5, 30, 120])
-def ingest(context: Context) -> dict[str, Any]:
-    manifest = ingest_data(context.config.data)
-    context.run.link("data", Path(manifest["folder"]))
-    get_run_logger().info("data %s: %s", manifest["digest"][:12], manifest["counts"])
-    return manifest
 
 
 @stage("validate")
@@ -55,16 +41,7 @@ def check_rewards(context: Context, data: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-@stage("baseline", retries=2, delays=[5])
-def baseline(context: Context, data: dict[str, Any], model: dict[str, str]) -> dict[str, Any]:
-    return evaluate_stage.baseline(
-        context.run,
-        context.config,
-        rows=Path(data["folder"]) / "test.parquet",
-        rows_digest=data["sha256"]["test"],
-        model=model,
-        on_line=log_line,
-    )
+baseline = stage("baseline", retries=2, delays=[5])(score_untrained)
 
 
 @stage("train", retries=2, delays=[10])

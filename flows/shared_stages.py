@@ -1,0 +1,36 @@
+"""The stages that more than one flow begins with."""
+
+from pathlib import Path
+from typing import Any
+
+from prefect import get_run_logger
+
+from flows.stages import Context, log_line, stage
+from tasks import evaluate as evaluate_stage
+from tasks.ingest import ingest as ingest_data
+from tasks.preflight import preflight as preflight_checks
+
+
+@stage("preflight")
+def preflight(context: Context) -> dict[str, Any]:
+    return preflight_checks(context.run, context.config, on_line=log_line)
+
+
+@stage("ingest", retries=3, delays=[5, 30, 120])
+def ingest(context: Context) -> dict[str, Any]:
+    manifest = ingest_data(context.config.data)
+    context.run.link("data", Path(manifest["folder"]))
+    get_run_logger().info("data %s: %s", manifest["digest"][:12], manifest["counts"])
+    return manifest
+
+
+def score_untrained(context: Context, data: dict[str, Any], model: dict[str, str]) -> dict[str, Any]:
+    """Score a model as it is on the test questions, or find its scores in the store; each flow names the stage."""
+    return evaluate_stage.baseline(
+        context.run,
+        context.config,
+        rows=Path(data["folder"]) / "test.parquet",
+        rows_digest=data["sha256"]["test"],
+        model=model,
+        on_line=log_line,
+    )
