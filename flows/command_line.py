@@ -1,6 +1,7 @@
 """The command lines of the flows: `CONFIG [section.key=value …]` and what each adds to it."""
 
 import argparse
+import logging
 import signal
 import sys
 from collections.abc import Sequence
@@ -48,6 +49,11 @@ def check_prefect() -> None:
         ) from None
 
 
+def _without_failure(record: logging.LogRecord) -> bool:
+    """Leave out Prefect's report that the flow run has failed: its message is the command's own last word."""
+    return not (record.levelno == logging.ERROR and str(record.msg).startswith("Finished in state"))
+
+
 def _parser(program: str, description: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=program, description=description)
     parser.add_argument("config", help="a YAML configuration, for example deployments/gsm8k.yaml")
@@ -67,6 +73,7 @@ def _run(parser: argparse.ArgumentParser, arguments: Sequence[str], flow: Any, o
     # Prefect ends the stages on SIGTERM and then lets it kill the process; leave in order instead, so that the server
     # that Prefect may have started for this process ends with it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    logging.getLogger("prefect.flow_runs").addFilter(_without_failure)
     state = flow(config=given.config, overrides=overrides, **{option: getattr(given, option)}, return_state=True)
     if state.is_completed():
         print(state.message)

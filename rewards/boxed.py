@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from rewards.completion import texts
+from rewards.completion import per_completion
 from rewards.extract import extract_boxed
 from rewards.math_judge import equal_expressions
 from rewards.number import parse_number, plain_number
@@ -21,7 +21,7 @@ def boxed_accuracy_reward_func(
     """
     return [
         float(_equals(extract_boxed(text), str(gold)))
-        for text, gold in zip(texts(completions), ground_truth, strict=True)
+        for text, gold in per_completion(completions, "ground_truth", ground_truth)
     ]
 
 

@@ -17,8 +17,8 @@ def combine(*parts: tuple[Reward, float], scale: float = 1.0, clip: tuple[float,
     function is async where a part is. Raises `ValueError` for no parts, or weights, scale or limits that
     are no finite numbers.
     """
-    if not parts:
-        raise ValueError("combine needs at least one (reward, weight) pair")
+    if not parts or not all(isinstance(part, tuple) and len(part) == 2 and callable(part[0]) for part in parts):
+        raise ValueError("combine takes one or more (reward, weight) pairs: combine((correctness, 1.0), (length, 0.1))")
     for number in (*(weight for _, weight in parts), scale, *(clip or ())):
         if isinstance(number, bool) or not isinstance(number, (int, float)) or not math.isfinite(number):
             raise ValueError(f"the weights, scale and clip of combine must be finite numbers, not {number!r}")
@@ -27,9 +27,13 @@ def combine(*parts: tuple[Reward, float], scale: float = 1.0, clip: tuple[float,
 
     async def evaluate(**arguments: Any) -> list[float | None]:
         values = []
-        for reward, _ in parts:
+        for part, (reward, _) in enumerate(parts, start=1):
             result = reward(**arguments)
-            values.append(await result if inspect.isawaitable(result) else result)
+            result = await result if inspect.isawaitable(result) else result
+            if len(result) != len(arguments["completions"]):
+                count = len(arguments["completions"])
+                raise ValueError(f"part {part} of combine gave {len(result)} values for {count} completions")
+            values.append(result)
         return [_total(row, parts, scale, clip) for row in zip(*values, strict=True)]
 
     if any(is_async(reward) for reward, _ in parts):

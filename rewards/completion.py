@@ -1,7 +1,9 @@
 """The two forms of a completion that TRL passes: a string, or a list of messages."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 def texts(completions: Sequence[Any]) -> list[str]:
@@ -11,6 +13,13 @@ def texts(completions: Sequence[Any]) -> list[str]:
     anything else.
     """
     return [_text(completion) for completion in completions]
+
+
+def per_completion(completions: Sequence[Any], column: str, values: Sequence[T]) -> Iterator[tuple[str, T]]:
+    """The text of each completion with its value of `column`. Raises `ValueError` where their numbers differ."""
+    if len(values) != len(completions):
+        raise ValueError(f"there are {len(values)} values of {column} for {len(completions)} completions")
+    return zip(texts(completions), values, strict=True)
 
 
 def is_assistant(message: dict[str, Any]) -> bool:

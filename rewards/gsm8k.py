@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
-from rewards.completion import texts
+from rewards.completion import per_completion, texts
 from rewards.extract import extract_xml_answer
 from rewards.number import parse_number
 from rewards.traits import declare
@@ -33,7 +33,7 @@ def correctness_reward_func(
     """
     return [
         2.0 if parse_number(extract_xml_answer(text)) == _gold(gold) else 0.0
-        for text, gold in zip(texts(completions), answer, strict=True)
+        for text, gold in per_completion(completions, "answer", answer)
     ]
 
 

@@ -27,7 +27,8 @@ def length_reward_func(
     """
     if isinstance(target, bool) or not isinstance(target, (int, float)) or not 0 <= target < math.inf:
         raise ValueError(f"target must be a number of {unit} of at least 0, not {target!r}")
-    return [-abs(float(target) - length) for length in _lengths(completions, completion_ids, unit)]
+    # 0.0 minus, since minus 0.0 is -0.0
+    return [0.0 - abs(float(target) - length) for length in _lengths(completions, completion_ids, unit)]
 
 
 @declare(completion_alone=True)

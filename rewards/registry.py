@@ -109,6 +109,17 @@ def load_reward(
     return _bound(reward, parameters, label or name.replace(":", ".").rpartition(".")[2])
 
 
+def columns_of(reward: Reward) -> list[str]:
+    """The columns of the dataset without which `reward` cannot be called, by its signature."""
+    return [
+        name
+        for name, parameter in inspect.signature(reward).parameters.items()
+        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+        and parameter.default is parameter.empty
+        and name not in _PASSED_BY_TRL
+    ]
+
+
 def _parameters(reward: Reward) -> dict[str, Any]:
     """What can be configured: keywords with a default or without a position, beside what TRL passes."""
     return {

@@ -4,6 +4,7 @@ Everything that can be said about a run stands here, each field explained where 
 configuration; it is stored with the run and logged to MLflow.
 """
 
+import copy
 import json
 import os
 import re
@@ -400,13 +401,23 @@ def load(source: str | Path | dict[str, Any], overrides: dict[str, Any] | None =
     for dotted in PATHS:
         _make_absolute(values, dotted, folder)
     _make_rewards_absolute(values, folder)
-    changes: dict[str, Any] = {}
-    for dotted, value in (overrides or {}).items():
-        _set(values, dotted, value)
-        changes[dotted] = value
+    if not overrides:
+        return _validated(values, where)
+    changed = copy.deepcopy(values)
+    for dotted, value in overrides.items():
+        _set(changed, dotted, copy.deepcopy(value))
     for dotted in PATHS:
-        if dotted in changes:
-            _make_absolute(values, dotted, Path.cwd())
+        if dotted in overrides:
+            _make_absolute(changed, dotted, Path.cwd())
+    _make_rewards_absolute(changed, Path.cwd())
+    try:
+        return _validated(changed, f"the overrides on {where}")
+    except UserError:
+        _validated(values, where)  # where the file alone is wrong, say so
+        raise
+
+
+def _validated(values: dict[str, Any], where: str) -> Config:
     try:
         return Config.model_validate(values)
     except ValidationError as error:
@@ -463,7 +474,7 @@ def _make_absolute(values: dict[str, Any], dotted: str, folder: Path) -> None:
 
 
 def _make_rewards_absolute(values: dict[str, Any], folder: Path) -> None:
-    """A reward of the form `file.py:function` lies beside the configuration."""
+    """A reward of the form `file.py:function` lies beside the configuration that names it."""
     rewards = values.get("rewards")
     functions = rewards.get("functions") if isinstance(rewards, dict) else None
     for reward in functions if isinstance(functions, list) else []:

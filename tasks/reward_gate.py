@@ -15,7 +15,7 @@ from pathlib import Path
 from rewards.casefile import Case, GoldCase, read_cases, shipped_cases, shipped_gold_cases
 from rewards.errors import RewardError
 from rewards.number import extract_hash_answer
-from rewards.registry import is_registered, load_reward
+from rewards.registry import columns_of, is_registered, load_reward
 from tasks.reward_exploits import check_exploits
 from tasks.reward_golds import GOLD_TEMPLATE, check_golds, fill
 from tasks.reward_properties import check_linear_time, check_properties
@@ -119,17 +119,19 @@ def _check_exploits(
 
 
 def _has_golds(scorer: Scorer, rows: Sequence[Row], report: GateReport) -> bool:
-    """Whether the column that the reward compares with is there and was read as a whole."""
+    """Whether the columns that the reward asks for are there, and the one that it compares with was read as a whole."""
     column = scorer.traits.gold_column
+    for asked in dict.fromkeys([*([column] if column else []), *columns_of(scorer.function)]):
+        if asked not in rows[0]:
+            sentence = (
+                f"{scorer.name} {'compares with' if asked == column else 'asks for'} the column {asked!r}, which the "
+                f"data lacks (it has {', '.join(rows[0])}). Rename the column or the reward's argument, or take "
+                "another reward."
+            )
+            report.fail("golds", scorer.name, sentence)
+            return False
     if column is None:
         return True
-    if column not in rows[0]:
-        sentence = (
-            f"{scorer.name} compares with the column {column!r}, which the data lacks (it has "
-            f"{', '.join(rows[0])}). Rename the column, or take another reward."
-        )
-        report.fail("golds", scorer.name, sentence)
-        return False
     for index, row in enumerate(rows):
         if str(row[column]).lstrip().startswith("#"):
             sentence = (

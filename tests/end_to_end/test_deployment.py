@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pandas as pd
 import psutil
 import pytest
 from sandbox import PROJECT, Sandbox, Server, free_port
@@ -71,19 +72,29 @@ def prefect(place: Sandbox, *arguments: str) -> subprocess.CompletedProcess[str]
     return place.run("-m", "prefect", *arguments)
 
 
-def run_deployment(place: Sandbox, overrides: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-    """`prefect deployment run grpo/demo --watch`; its exit code, and what the server knows of the newest flow run."""
-    parameter = f"overrides={json.dumps(overrides)}"
-    done = prefect(place, "deployment", "run", "grpo/demo", "--watch", "--watch-timeout", "1500", "--param", parameter)
+def run_deployment(
+    place: Sandbox, overrides: dict[str, Any], name: str = "grpo/demo", **parameters: str
+) -> tuple[int, dict[str, Any]]:
+    """`prefect deployment run NAME --watch`; its exit code, and what the server knows of the newest flow run."""
+    given = [f"overrides={json.dumps(overrides)}", *(f"{key}={value}" for key, value in parameters.items())]
+    options = [text for parameter in given for text in ("--param", parameter)]
+    done = prefect(place, "deployment", "run", name, "--watch", "--watch-timeout", "1500", *options)
     query = {"sort": "EXPECTED_START_TIME_DESC", "limit": 1}
     [flow_run] = httpx.post(f"{place.variables['PREFECT_API_URL']}/flow_runs/filter", json=query).json()
     (place.folder / f"{flow_run['name']}.txt").write_text(done.stdout + done.stderr)
     return done.returncode, flow_run
 
 
-def test_prefect_deployment_run_goes_from_the_data_to_a_registered_version(place, worker, overrides):
+@pytest.fixture(scope="module")
+def deployed(place: Sandbox, worker: None, overrides: dict[str, Any]) -> dict[str, Any]:
+    """The flow run of the deployment as it ships, but for the tiny model."""
     code, flow_run = run_deployment(place, overrides | {"registry.name": "deployed", "registry.experiment": "deployed"})
     assert code == 0, flow_run["state"]
+    return flow_run
+
+
+def test_prefect_deployment_run_goes_from_the_data_to_a_registered_version(place, deployed):
+    flow_run = deployed
     assert flow_run["state"]["message"] == "deployed version 1: promoted"
     [run] = place.mlflow_runs("deployed")
     assert run.data.tags["flow_run_id"] == flow_run["id"]
@@ -92,6 +103,22 @@ def test_prefect_deployment_run_goes_from_the_data_to_a_registered_version(place
     assert (place.runs / flow_run["id"] / "report.md").exists()
     answers = place.load_version("models:/deployed@champion")
     assert answers["mlflow"] == answers["transformers"] != ""
+
+
+def test_the_evaluate_deployment_gives_a_registered_version_the_scores_of_the_run_that_made_it(
+    place, deployed, overrides
+):
+    changes = overrides | {"registry.experiment": "evaluated", "data.expected_rows": None}
+    code, flow_run = run_deployment(place, changes, "evaluate/gsm8k", model="models:/deployed@champion")
+    assert code == 0, flow_run["state"]
+    [trained], [scored] = place.mlflow_runs("deployed"), place.mlflow_runs("evaluated")
+    for name in ("eval/accuracy", "eval/accuracy_flexible", "eval/n"):
+        assert scored.data.metrics[name] == trained.data.metrics[name]
+    assert scored.info.status == "FINISHED" and scored.data.tags["model"] == "models:/deployed@champion"
+    assert scored.data.tags["data_digest"] == trained.data.tags["data_digest"]
+    results = json.loads((place.runs / flow_run["id"] / "results" / "score.json").read_text())["results"]
+    after = pd.read_parquet(place.runs / deployed["id"] / "evaluate" / "results.parquet")
+    assert pd.read_parquet(results)["completion"].tolist() == after["completion"].tolist()
 
 
 def test_one_dotted_override_changes_one_value(place, worker, overrides):

@@ -44,9 +44,9 @@ def test_async_parts_make_it_async() -> None:
     assert not is_async(combine((constant(3.0), 1.0)))
 
 
-def test_parts_of_different_lengths_are_an_error() -> None:
-    with pytest.raises(ValueError, match="zip"):
-        combine((constant(1.0), 1.0), (constant(1.0, 2.0), 1.0))(["", ""], ["", ""])
+def test_a_part_that_gives_too_few_values_is_named() -> None:
+    with pytest.raises(ValueError, match="part 2 of combine gave 1 values for 2 completions"):
+        combine((constant(1.0, 2.0), 1.0), (constant(1.0), 1.0))(["", ""], ["", ""])
 
 
 def test_its_traits_follow_from_its_parts() -> None:
@@ -65,6 +65,9 @@ def test_its_traits_follow_from_its_parts() -> None:
     ("parts", "options"),
     [
         ([], {}),
+        ([correctness_reward_func], {}),
+        ([(correctness_reward_func,)], {}),
+        ([("correctness", 1.0)], {}),
         ([(constant(1.0), float("nan"))], {}),
         ([(constant(1.0), "1")], {}),
         ([(constant(1.0), 1.0)], {"scale": float("inf")}),

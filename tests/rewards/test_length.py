@@ -15,6 +15,10 @@ def test_tokens_are_counted_by_the_ids_that_trl_passes() -> None:
     ]
 
 
+def test_the_target_itself_earns_a_plain_zero() -> None:
+    assert str(length_reward_func([""], ["12345678901234567890"])) == "[0.0]"
+
+
 def test_tokens_without_ids_are_refused() -> None:
     with pytest.raises(ValueError, match="completion_ids"):
         length_reward_func([""], ["a"], unit="tokens")

@@ -139,6 +139,12 @@ def test_a_wrong_setting_is_refused_in_one_sentence_with_its_name(tmp_path, text
     assert len(message.splitlines()) == 1 and "pydantic" not in message and "Traceback" not in message
 
 
+def test_a_refusal_says_whether_the_file_or_the_overrides_are_wrong(tmp_path):
+    right, wrong = "training: {max_steps: 3}", "training: {max_step: 3}"
+    assert refusal(tmp_path, right, training__beta="x").startswith(f"the overrides on {tmp_path}/config.yaml: training")
+    assert refusal(tmp_path, wrong, training__beta=0.1).startswith(f"{tmp_path}/config.yaml: training.max_step ")
+
+
 def test_divisibility_counts_the_configured_processes(tmp_path):
     text = "training: {num_generations: 16, per_device_train_batch_size: 4, processes: %d}"
     assert load(write(tmp_path, text % 4)).training.processes == 4
@@ -168,6 +174,8 @@ def test_a_reward_file_lies_beside_the_configuration(tmp_path):
     [reward] = config.rewards.functions
     assert (reward.name, reward.label) == (f"{tmp_path}/mine.py:brevity", "brevity")
     assert (reward.weight, reward.parameters) == (0.5, {"cap": 3})
+    moved = load(write(tmp_path, ""), {"rewards.functions": [{"name": "mine.py:brevity"}]})
+    assert moved.rewards.functions[0].name == f"{Path.cwd()}/mine.py:brevity"
 
 
 @pytest.mark.parametrize("text", ["learning_rate=1", "training.learning_rate", "=3", ".x=3", "data.=3", "data..path=x"])

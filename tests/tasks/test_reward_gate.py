@@ -300,6 +300,14 @@ def test_a_column_that_the_data_lacks_is_named() -> None:
     assert "'ground_truth', which the data lacks (it has id, question, answer, rationale, raw_answer)" in said
 
 
+def test_an_argument_of_ones_own_reward_that_is_no_column_is_named() -> None:
+    def mine(prompts: Any, completions: Any, anwser: Any, **columns: Any) -> list[float]:
+        return [1.0] * len(completions)
+
+    said = sentence(check([LoadedReward("mine", mine)], ROWS))
+    assert "mine asks for the column 'anwser', which the data lacks (it has id, question, answer" in said
+
+
 # --- properties
 
 
