@@ -1,4 +1,4 @@
-"""Reads one data file into a table, and refuses what is damaged with the row and the reason.
+"""Reads one data file batch by batch, and refuses what is damaged with the row and the reason.
 
 JSON Lines, a JSON array, and Parquet, each plain or gzip. A BOM, CRLF, blank lines and extra columns are harmless.
 Every refusal is a UserError with one sentence that says what is wrong, where, and what to do.
@@ -7,11 +7,13 @@ Every refusal is a UserError with one sentence that says what is wrong, where, a
 import codecs
 import gzip
 import json
+import shutil
+import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from io import BufferedReader
-from itertools import count, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +31,11 @@ BATCH = 10_000  # rows that are Python objects at one time
 KINDS = {str: "text", int: "a number", float: "a number", bool: "true or false", list: "a list", dict: "an object"}
 
 
-def read_file(path: Path, text_columns: Sequence[str]) -> pa.Table:
-    """The rows of `path` with all their columns; `text_columns` must be there and hold text or null.
+def read_file(path: Path, text_columns: Sequence[str]) -> Iterator[pa.Table]:
+    """The rows of `path`, in tables of at most BATCH rows with all their columns, which need not be the same.
 
-    Raises UserError for anything else than a whole and well-formed file. A file may hold no rows.
+    `text_columns` must be there and hold text or null. Raises UserError, on the way, for anything else than a whole and
+    well-formed file. A file may hold no rows; of a JSON array, unlike the other forms, all are in memory at once.
     """
     format, gzipped = format_of(path)
     if path.stat().st_size == 0:
@@ -40,11 +43,11 @@ def read_file(path: Path, text_columns: Sequence[str]) -> pa.Table:
     try:
         with gzip.open(path) if gzipped else path.open("rb") as file:
             if format == "parquet":
-                # Parquet keeps its schema at the end, where a gzip stream cannot go without being unpacked anew.
-                return _read_parquet(path, pa.BufferReader(file.read()) if gzipped else path, text_columns)
-            array = format == "json" and _starts_an_array(file)
-            rows = _array_elements(path, file) if array else _lines(path, file)
-            return _to_table(path, "row" if array else "line", rows, text_columns)
+                yield from _parquet_batches(path, file, gzipped, text_columns)
+            else:
+                array = format == "json" and _starts_an_array(file)
+                rows = _array_elements(path, file) if array else _lines(path, file)
+                yield from _json_batches(path, "row" if array else "line", rows, text_columns)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(f"{path} is not a whole gzip file ({first_line(error)}); copy or download it again") from None
 
@@ -58,30 +61,43 @@ def format_of(path: Path) -> tuple[str, bool]:
     return format, name.endswith(".gz")
 
 
-def check_table(table: pa.Table, where: Path | str, text_columns: Sequence[str]) -> None:
-    """Raise UserError unless all `text_columns` are there and hold text (in any of Arrow's forms) or null."""
+def check_table(table: pa.Table, where: Path | str, text_columns: Sequence[str], first_row: int = 1) -> None:
+    """Raise UserError unless all `text_columns` are there and hold text (in any of Arrow's forms) or null.
+
+    `first_row` is the number that a message gives to the first row.
+    """
     _require_columns(table.column_names, f"{where}", text_columns)
     for name in text_columns:
         type = table.schema.field(name).type
         text = type.value_type if pa.types.is_dictionary(type) else type
         if not (pa.types.is_string(text) or pa.types.is_large_string(text) or pa.types.is_string_view(text)):
             raise UserError(f"{where}: the column {name!r} holds {type} where text belongs; convert it to text")
-    numbers = count(1)
-    for batch in table.select(list(text_columns)).to_batches(max_chunksize=BATCH):
-        for texts in batch.to_pylist():
-            _check_texts(f"{where}, row {next(numbers)}", texts)
+    for number, texts in enumerate(table.select(list(text_columns)).to_pylist(), start=first_row):
+        _check_texts(f"{where}, row {number}", texts)
 
 
-def _read_parquet(path: Path, source: Path | pa.BufferReader, text_columns: Sequence[str]) -> pa.Table:
-    try:
-        table = pq.ParquetFile(source).read()
-        table.validate(full=True)
-    except (pa.ArrowException, OSError) as error:
-        raise UserError(
-            f"{path} is not a whole Parquet file ({first_line(error)}); copy or download it again"
-        ) from None
-    check_table(table, path, text_columns)
-    return table
+def _parquet_batches(path: Path, file: ByteFile, gzipped: bool, text_columns: Sequence[str]) -> Iterator[pa.Table]:
+    with tempfile.TemporaryFile() as unpacked:
+        if gzipped:
+            # Parquet keeps its schema at the end, where a gzip stream cannot go without being unpacked anew.
+            shutil.copyfileobj(file, unpacked)
+            unpacked.seek(0)
+        try:
+            source = pq.ParquetFile(unpacked if gzipped else path)
+            check_table(source.schema_arrow.empty_table(), path, text_columns)
+            first_row = 1
+            for batch in source.iter_batches(BATCH):
+                batch.validate(full=True)
+                table = pa.Table.from_batches([batch])
+                check_table(table, path, text_columns, first_row)
+                first_row += table.num_rows
+                yield table
+            if first_row == 1:
+                yield source.schema_arrow.empty_table()
+        except (pa.ArrowException, OSError) as error:
+            raise UserError(
+                f"{path} is not a whole Parquet file ({first_line(error)}); copy or download it again"
+            ) from None
 
 
 def _starts_an_array(file: ByteFile) -> bool:
@@ -123,21 +139,20 @@ def _lines(path: Path, file: ByteFile) -> Iterator[tuple[int, Any]]:
             raise UserError(f"{where} {_what_is_wrong(error)}") from None
 
 
-def _to_table(path: Path, unit: str, rows: Iterator[tuple[int, Any]], text_columns: Sequence[str]) -> pa.Table:
-    """A table of `rows`, pairs of a number (of a line or a row, as `unit` says) and a JSON value."""
+def _json_batches(
+    path: Path, unit: str, rows: Iterator[tuple[int, Any]], text_columns: Sequence[str]
+) -> Iterator[pa.Table]:
+    """Tables of `rows`, pairs of a number (of a line or a row, as `unit` says) and a JSON value."""
     first_seen: dict[str, tuple[str, int]] = {}  # the kind of value in each column, and where it stood first
-    tables = []
+    empty = True
     while batch := list(islice(rows, BATCH)):
+        empty = False
         for number, row in batch:
             _check_row(path, unit, number, row, text_columns, first_seen)
         names = dict.fromkeys(name for _, row in batch for name in row)
-        tables.append(pa.table({name: _array(path, unit, name, batch) for name in names}))
-    if not tables:
-        return pa.table({name: pa.array([], pa.string()) for name in text_columns})
-    try:
-        return pa.concat_tables(tables, promote_options="permissive")
-    except pa.ArrowException as error:
-        raise UserError(f"{path}: a column changes its type from row to row ({first_line(error)}); mend it") from None
+        yield pa.table({name: _array(path, unit, name, batch) for name in names})
+    if empty:
+        yield pa.table({name: pa.array([], pa.string()) for name in text_columns})
 
 
 def _check_row(

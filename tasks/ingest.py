@@ -10,10 +10,13 @@ put in another order.
 
 import hashlib
 import json
+import math
 import re
-from collections.abc import Callable, Iterator
+import shutil
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,7 @@ from tasks.data_files import BATCH, FORMATS, check_table, first_line, format_of,
 from tasks.errors import UserError
 from tasks.run import digest, read_json, require_disk, source_digest, stored, write_json
 from tasks.samples import make_problems
+from tasks.spool import Spool
 
 OWN_COLUMNS = pa.schema(
     [
@@ -44,13 +48,13 @@ OWN_COLUMNS = pa.schema(
 class Source:
     """Where rows come from.
 
-    `key` changes whenever the rows may have changed. `load` gives the tables "train" and "test", or "train" alone
-    where test has still to be taken out of it.
+    `key` changes whenever the rows may have changed. `load` gives the rows of "train" and "test", batch by batch, or of
+    "train" alone where test has still to be taken out of it. A source may be longer than the memory.
     """
 
     words: str
     key: Any
-    load: Callable[[], dict[str, pa.Table]]
+    load: Callable[[], dict[str, Iterable[pa.Table]]]
     revision: str | None = None
 
 
@@ -68,7 +72,9 @@ def ingest(data: DataSettings) -> dict[str, Any]:
     """
     source = _source(data)
     settings = data.model_dump(mode="json", exclude={"expected_rows"})
-    code = source_digest("tasks/ingest.py", "tasks/data_files.py", "tasks/samples.py", "rewards/number.py")
+    code = source_digest(
+        *(f"tasks/{name}.py" for name in ("ingest", "data_files", "samples", "spool")), "rewards/number.py"
+    )
     key = digest({"source": source.key, "settings": settings, "code": code})
     folder = stored("data", key, lambda folder: _write(folder, data, source))
     manifest = read_json(folder / "manifest.json")
@@ -101,11 +107,11 @@ def _from_samples(data: DataSettings) -> Source:
     )
 
 
-def _make(settings: SampleSettings, data: DataSettings) -> dict[str, pa.Table]:
+def _make(settings: SampleSettings, data: DataSettings) -> dict[str, Iterable[pa.Table]]:
     tables = {split: pa.Table.from_pylist(problems) for split, problems in make_problems(settings).items()}
     for table in tables.values():
         check_table(table, "data.samples", _text_columns(data))
-    return tables
+    return {split: [table] for split, table in tables.items()}
 
 
 def _from_path(path: Path, data: DataSettings) -> Source:
@@ -119,7 +125,10 @@ def _from_path(path: Path, data: DataSettings) -> Source:
     return Source(
         words=f"the {'folder' if path.is_dir() else 'file'} {path}",
         key={split: [_file_digest(file) for file in shards] for split, shards in files.items()},
-        load=lambda: {split: _read_shards(shards, data) for split, shards in files.items()},
+        load=lambda: {
+            split: chain.from_iterable(read_file(shard, _text_columns(data)) for shard in shards)
+            for split, shards in files.items()
+        },
     )
 
 
@@ -142,17 +151,6 @@ def _files_of(folder: Path, split: str) -> list[Path]:
     if shards != len(found):
         raise UserError(f"{folder} has only {len(found)} of {shards} files of the split {split!r}; fetch the others")
     return [folder / match.string for match in found]
-
-
-def _read_shards(paths: list[Path], data: DataSettings) -> pa.Table:
-    tables = [read_file(path, _text_columns(data)) for path in paths]
-    try:
-        return pa.concat_tables(tables, promote_options="permissive")
-    except pa.ArrowException as error:
-        raise UserError(
-            f"{paths[0]} and the other files of its split do not hold the same kinds of columns "
-            f"({first_line(error)}); mend or remove a column"
-        ) from None
 
 
 def _from_hub(data: DataSettings) -> Source:
@@ -179,19 +177,26 @@ def _from_hub(data: DataSettings) -> Source:
     )
 
 
-def _load_from_hub(builder: Any, data: DataSettings) -> dict[str, pa.Table]:
+def _load_from_hub(builder: Any, data: DataSettings) -> dict[str, Iterable[pa.Table]]:
     with _hub_in_reach(data):
         builder.download_and_prepare()
-    tables = {}
-    for split, name in (("train", data.train_split), ("test", data.test_split)):
+    names = {"train": data.train_split, "test": data.test_split}
+    for split, name in names.items():
         if name not in builder.info.splits:
             raise UserError(
                 f"{data.name} has no split {name!r}, only {', '.join(builder.info.splits)}; "
                 f"set data.{split}_split to one of them"
             )
-        tables[split] = builder.as_dataset(split=name).with_format("arrow")[:]
-        check_table(tables[split], f"{data.name}, split {name!r}", _text_columns(data))
-    return tables
+    return {split: _hub_batches(builder.as_dataset(split=name), name, data) for split, name in names.items()}
+
+
+def _hub_batches(dataset: Any, name: str, data: DataSettings) -> Iterator[pa.Table]:
+    where = f"{data.name}, split {name!r}"
+    first_row = 1
+    for table in dataset.with_format("arrow").iter(BATCH):  # the dataset itself is mapped from disk
+        check_table(table, where, _text_columns(data), first_row)
+        first_row += table.num_rows
+        yield table
 
 
 @contextmanager
@@ -210,50 +215,112 @@ def _hub_in_reach(data: DataSettings) -> Iterator[None]:
 
 
 def _write(folder: Path, data: DataSettings, source: Source) -> None:
-    tables = source.load()
-    _require_rows(tables, data, source)
-    tables = {split: _columns(table, data) for split, table in tables.items()}
-    if "test" not in tables:
-        tables["test"], tables["train"] = _hold_out(tables["train"], data.test_share, "test")
-    validation, train = _hold_out(tables["train"], data.validation_share, "validation")
-    splits = {"train": train.slice(0, data.max_samples), "validation": validation, "test": tables["test"]}
+    spools = {}
+    for split, batches in source.load().items():
+        spools[split] = _spooled(folder / "spool" / split, batches, source)
+    _require_rows(spools, data, source)
+    is_test = _membership(spools["train"], data, data.test_share, "test") if "test" not in spools else None
+    is_validation = _membership(spools["train"], data, data.validation_share, "validation", without=is_test)
 
-    require_disk(folder, sum(table.nbytes for table in splits.values()) / 2**30, "the ingested data")
-    for split, table in splits.items():
-        pq.write_table(table, folder / f"{split}.parquet")
-    sha256 = {split: _content_digest(table) for split, table in splits.items()}
+    require_disk(folder, sum(spool.gib for spool in spools.values()) / 2, "the ingested data")
+    splits = {split: Split(folder / f"{split}.parquet") for split in ("train", "validation", "test")}
+    splits["train"].limit = data.max_samples
+    source_rows = {"train": 0, "test": 0}
+    for origin, spool in spools.items():
+        first_row = 1
+        for batch in spool.read():
+            table = _columns(batch, data, first_row)
+            first_row += table.num_rows
+            test = np.full(table.num_rows, origin == "test") | _chosen(table, is_test)
+            validation = ~test & _chosen(table, is_validation)
+            chosen = {"test": test, "validation": validation, "train": ~(test | validation)}
+            for split, mask in chosen.items():
+                if split == origin or (origin == "train" and (split == "validation" or is_test)):
+                    splits[split].add(table.filter(pa.array(mask)))
+            source_rows["test"] += int(test.sum())
+            source_rows["train"] += int((~test).sum())
+    for written in splits.values():
+        written.close()
+    shutil.rmtree(folder / "spool")
+    sha256 = {name: written.content.hexdigest() for name, written in splits.items()}
     manifest = {
         "digest": digest(sha256),
         "source": source.words,
         "revision": source.revision,
-        "counts": {split: table.num_rows for split, table in splits.items()},
-        "source_rows": {split: table.num_rows for split, table in tables.items()},
-        "dropped": train.num_rows - splits["train"].num_rows,
+        "counts": {name: written.rows for name, written in splits.items()},
+        "source_rows": source_rows,
+        "dropped": splits["train"].left_out,
         "sha256": sha256,
         "files": {path.name: _file_digest(path) for path in sorted(folder.glob("*.parquet"))},
     }
     write_json(folder / "manifest.json", manifest)
 
 
-def _require_rows(tables: dict[str, pa.Table], data: DataSettings, source: Source) -> None:
-    one_file = "test" not in tables
+def _spooled(folder: Path, batches: Iterable[pa.Table], source: Source) -> Spool:
+    spool = Spool(folder)
+    for table in batches:
+        require_disk(folder, 0.1, "the ingested data")
+        try:
+            spool.add(table)
+        except pa.ArrowException as error:
+            raise UserError(
+                f"{source.words}: the rows of {folder.name!r} do not all hold the same kinds of columns "
+                f"({first_line(error)}); mend or remove a column"
+            ) from None
+    return spool
+
+
+def _require_rows(spools: dict[str, Spool], data: DataSettings, source: Source) -> None:
+    one_file = "test" not in spools
     names = {"train": data.train_split, "test": data.test_split}
-    for split, table in tables.items():
+    for split, spool in spools.items():
         where = source.words if one_file else f"the split {names[split]!r} of {source.words}"
         needed = 3 if one_file else 2 if split == "train" else 1  # each split to be made of it gets one
-        if table.num_rows == 0:
+        if spool.rows == 0:
             raise UserError(f"{where} holds no rows; add some, or choose another split or source")
-        if table.num_rows < needed:
-            raise UserError(f"{where} has too few rows to divide, {table.num_rows} of {needed}; add some")
+        if spool.rows < needed:
+            raise UserError(f"{where} has too few rows to divide, {spool.rows} of {needed}; add some")
 
 
-def _columns(table: pa.Table, data: DataSettings) -> pa.Table:
+class Split:
+    """One split as it is written: a Parquet file in row groups of BATCH rows, with the digest of its content."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.limit: int | None = None  # rows beyond it are left out, and counted
+        self.rows = self.left_out = 0
+        # sha256 of the rows in their order, whatever the order of columns and the width of their numbers.
+        self.content = hashlib.sha256()
+        self._waiting: list[pa.Table] = []
+        self._writer: pq.ParquetWriter | None = None
+
+    def add(self, table: pa.Table) -> None:
+        taken = table if self.limit is None else table.slice(0, max(0, self.limit - self.rows))
+        self.left_out += table.num_rows - taken.num_rows
+        self.rows += taken.num_rows
+        for row in taken.drop_columns("source_row").to_pylist():
+            self.content.update(json.dumps(row, sort_keys=True, ensure_ascii=False, default=str).encode() + b"\n")
+        self._waiting.append(taken)
+        if sum(waiting.num_rows for waiting in self._waiting) >= BATCH:
+            self._write()
+
+    def close(self) -> None:
+        self._write()
+        assert self._writer is not None, "nothing was added, not even columns"
+        self._writer.close()
+
+    def _write(self) -> None:
+        table = pa.concat_tables(self._waiting)
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(self.path, table.schema)
+        if table.num_rows:
+            self._writer.write_table(table, row_group_size=BATCH)
+        self._waiting = [table.slice(0, 0)]
+
+
+def _columns(table: pa.Table, data: DataSettings, first_row: int) -> pa.Table:
     """Our columns, then the source's others; one of theirs that is named as ours gets the ending `_original`."""
-    batches, first_row = [], 1
-    for batch in table.select(_text_columns(data)).to_batches(max_chunksize=BATCH):
-        batches.append(_own_columns(batch, data, first_row))
-        first_row += batch.num_rows
-    columns = pa.Table.from_batches(batches, OWN_COLUMNS)
+    columns = _own_columns(table, data, first_row)
     for name in table.column_names:
         if name not in _text_columns(data):
             new_name = name
@@ -263,9 +330,9 @@ def _columns(table: pa.Table, data: DataSettings) -> pa.Table:
     return columns
 
 
-def _own_columns(batch: pa.RecordBatch, data: DataSettings, first_row: int) -> pa.RecordBatch:
-    questions = batch[data.question_column].to_pylist()
-    answers = batch[data.answer_column].to_pylist() if data.answer_column is not None else [None] * len(questions)
+def _own_columns(table: pa.Table, data: DataSettings, first_row: int) -> pa.Table:
+    questions = table[data.question_column].to_pylist()
+    answers = table[data.answer_column].to_pylist() if data.answer_column is not None else [None] * len(questions)
     columns = {
         "id": [hashlib.sha256((question or "").encode()).hexdigest()[:16] for question in questions],
         "question": questions,
@@ -274,7 +341,7 @@ def _own_columns(batch: pa.RecordBatch, data: DataSettings, first_row: int) -> p
         "raw_answer": answers,
         "source_row": list(range(first_row, first_row + len(questions))),
     }
-    return pa.RecordBatch.from_pydict(columns, OWN_COLUMNS)
+    return pa.Table.from_pydict(columns, OWN_COLUMNS)
 
 
 def _gold(answer: str | None, data: DataSettings) -> str | None:
@@ -288,23 +355,39 @@ def _gold(answer: str | None, data: DataSettings) -> str | None:
         return None  # the data gate names all such rows at once
 
 
-def _hold_out(table: pa.Table, share: float, purpose: str) -> tuple[pa.Table, pa.Table]:
-    """The rows held out for `purpose`, about `share` of all, and the rest; neither is empty.
+@dataclass(frozen=True)
+class Membership:
+    """Which questions are held out for a purpose: those that draw less than `below`, by their hash."""
 
-    Each question draws a number between 0 and 1 by its hash, and is held out below `share`.
-    """
-    draws = np.concatenate(
-        [
-            [_draw(question, purpose) for question in batch["question"].to_pylist()]
-            for batch in table.select(["question"]).to_batches(max_chunksize=BATCH)
-        ]
-    )
-    held_out = draws < share
-    if not held_out.any():
-        held_out[draws.argmin()] = True
-    if held_out.all():
-        held_out[draws.argmax()] = False
-    return table.filter(pa.array(held_out)), table.filter(pa.array(~held_out))
+    purpose: str
+    below: float
+
+    def __contains__(self, question: str | None) -> bool:
+        return _draw(question, self.purpose) < self.below
+
+
+def _membership(
+    spool: Spool, data: DataSettings, share: float, purpose: str, without: Membership | None = None
+) -> Membership:
+    """Hold out about `share` of the rows, but neither none nor all; those of `without` are not asked."""
+    lowest, highest = 1.0, 0.0
+    for batch in spool.read([data.question_column]):
+        for question in batch[data.question_column].to_pylist():
+            if without is None or question not in without:
+                draw = _draw(question, purpose)
+                lowest, highest = min(lowest, draw), max(highest, draw)
+    if lowest >= highest:
+        raise UserError(f"all rows ask the same question, so none can be held out for {purpose}; add others")
+    if lowest >= share:
+        return Membership(purpose, math.nextafter(lowest, 1.0))
+    return Membership(purpose, min(share, highest))
+
+
+def _chosen(table: pa.Table, membership: Membership | None) -> Any:
+    """A mask of the rows of `table` that are held out."""
+    if membership is None:
+        return np.zeros(table.num_rows, dtype=bool)
+    return np.array([question in membership for question in table["question"].to_pylist()], dtype=bool)
 
 
 def _draw(question: str | None, purpose: str) -> float:
@@ -316,15 +399,6 @@ def _draw(question: str | None, purpose: str) -> float:
 def _text_columns(data: DataSettings) -> list[str]:
     columns = [data.question_column] if data.answer_column is None else [data.question_column, data.answer_column]
     return list(dict.fromkeys(columns))
-
-
-def _content_digest(table: pa.Table) -> str:
-    """sha256 of the rows in their order, whatever the order of columns and the width of their numbers."""
-    content = hashlib.sha256()
-    for batch in table.drop_columns("source_row").to_batches(max_chunksize=BATCH):
-        for row in batch.to_pylist():
-            content.update(json.dumps(row, sort_keys=True, ensure_ascii=False, default=str).encode() + b"\n")
-    return content.hexdigest()
 
 
 def _file_digest(path: Path) -> str:

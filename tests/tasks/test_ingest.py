@@ -599,7 +599,7 @@ def test_shards_that_do_not_fit_together_are_refused(folder):
     (folder / "train-0.jsonl").write_bytes(jsonl([row(1, level=1)]))
     (folder / "train-1.jsonl").write_bytes(jsonl([row(2, level="x")]))
     with pytest.raises(
-        UserError, match=r"train-0\.jsonl and the other files .* not hold the same kinds of columns .*level"
+        UserError, match=r"the folder .*: the rows of 'train' do not all hold the same kinds of columns .*level"
     ):
         ingest(DataSettings(path=folder))
 
