@@ -23,9 +23,13 @@ def main(arguments: Sequence[str]) -> int:
         run = Run.open(f"checks/{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}")  # two may go on at a time
         data = ingest(config.data)
         print(f"data {data['digest'][:12]} from {data['source']}: {data['counts']}")
-        found = validate(Path(data["folder"]), config.data, config.validation, run.folder / "validation")
-        print(f"data gate passed: {len(found['expectations'])} expectations hold")
-        check_rewards(run, config, Path(data["folder"]), on_line=print)
+        found = validate(run, data, config.data, config.validation, on_line=print)
+        for note in found["notes"]:
+            print(f"note: {note}")
+        print(
+            f"data gate passed: {len(found['expectations'])} expectations hold; see {run.folder}/validation/data_docs"
+        )
+        check_rewards(run, config, Path(found["data"]["folder"]), on_line=print)
         print("reward gate passed")
     except (UserError, WorkerFailed, ConnectionError) as error:
         print(f"error: {error}", file=sys.stderr)

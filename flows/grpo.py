@@ -7,6 +7,7 @@ prefect deployment run grpo/gsm8k --param 'overrides={"training.learning_rate": 
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from prefect import State, flow, get_run_logger
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
@@ -23,6 +24,7 @@ from tasks.config import STAGES, Stage, load
 from tasks.errors import UserError
 from tasks.run import Run
 from tasks.tracking import Tracker
+from tasks.validate import gate_numbers, gate_table
 from tasks.validate import validate as validate_data
 
 GATES = ("ingest", "validate", "check_rewards")
@@ -31,7 +33,11 @@ GATES = ("ingest", "validate", "check_rewards")
 @stage("validate")
 def validate(context: Context, data: dict[str, Any]) -> dict[str, Any]:
     config = context.config
-    return validate_data(Path(data["folder"]), config.data, config.validation, context.run.folder / "validation")
+    found = validate_data(context.run, data, config.data, config.validation, on_line=log_line)
+    for note in found["notes"]:
+        log_line(note)
+    show_gate("validate", gate_table(found))
+    return found
 
 
 @stage("check_rewards")
@@ -39,6 +45,20 @@ def check_rewards(context: Context, data: dict[str, Any]) -> dict[str, Any]:
     found = check_rewards_stage.check_rewards(context.run, context.config, Path(data["folder"]), on_line=log_line)
     show_gate("check_rewards", found["markdown"])
     return found
+
+
+@stage("record_gates", retries=3, delays=[5, 30, 60])
+def record_gates(
+    context: Context, tracker: Tracker, validated: dict[str, Any], checked: dict[str, Any]
+) -> dict[str, Any]:
+    """What the gates found, in MLflow."""
+    tracker.table(pd.DataFrame(validated["expectations"]), "data_gate.json")
+    tracker.table(pd.DataFrame(checked["table"]), "reward_gate.json")
+    tracker.artifact(Path(validated["report"]) / "summary.json", "data_gate")
+    numbers = {f"gate/{name}": value for name, value in gate_numbers(validated).items()}
+    numbers |= {f"gate/exploit/{name.replace(' ', '_')}": share for name, share in checked["exploit_shares"].items()}
+    tracker.metrics(numbers)
+    return numbers
 
 
 baseline = stage("baseline", retries=2, delays=[5])(score_untrained)
@@ -109,16 +129,18 @@ def grpo(
         data = ingest(context)
         if until == "ingest":
             return _done(until)
-        validate(context, data)
+        validated = validate(context, data)
+        data = validated["data"]
         if until == "validate":
             return _done(until)
-        check_rewards(context, data)
+        checked = check_rewards(context, data)
         if until == "check_rewards":
             return _done(until)
         # Only what has passed the gates appears in MLflow.
         tracker = Tracker.open(
             settings.registry, run, name=flow_run.name, params=settings.dump(), tags=run_tags(settings, data)
         )
+        record_gates(context, tracker, validated, checked)
         before = baseline(context, data, found["model"])
         tracker.evaluation("baseline", before)
         if until == "baseline":

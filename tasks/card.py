@@ -7,7 +7,8 @@ from typing import Any
 import yaml
 
 from tasks.config import Config
-from tasks.report import Summary, before_after_table, code, fence
+from tasks.markdown import code, fence
+from tasks.report import Summary, before_after_table
 from tasks.statistics import Comparison
 from tasks.tracking import without_password
 

@@ -13,7 +13,8 @@ from tasks.supervise import run_job
 def check_rewards(run: Run, config: Config, data: Path, on_line: Callable[[str], None]) -> dict[str, Any]:
     """Run the reward gate on `data/train.parquet` in a child, since it runs the user's code.
 
-    Gives `{"markdown", "checks", "failures", "exploit_shares"}`. Raises UserError with a line for each failure.
+    Gives `{"markdown", "table", "checks", "failures", "exploit_shares"}`: the table of all checks in two forms, and of
+    each exploit the share of the maximum that it earns. Raises UserError with a line for each failure.
     """
     folder = run.folder / "check_rewards"
     result = run_job(

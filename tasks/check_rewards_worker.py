@@ -1,5 +1,6 @@
 """Worker: the reward gate on the training rows. Started by `tasks.check_rewards`."""
 
+from dataclasses import asdict
 from typing import Any
 
 import pandas as pd
@@ -37,6 +38,7 @@ def gate(job: dict[str, Any]) -> dict[str, Any]:
     print(report.to_text(), flush=True)
     return {
         "markdown": report.to_markdown(),
+        "table": [asdict(row) for row in report.rows],
         "checks": len(report.rows),
         "failures": report.failures,
         "exploit_shares": report.exploit_shares,

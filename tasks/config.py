@@ -94,11 +94,45 @@ class DataSettings(Section):
         return self
 
 
+class ExpectationSettings(BaseModel):
+    """One expectation of Great Expectations: its type, where it holds, and its own arguments."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str = Field(pattern="^expect_", description="For example expect_column_values_to_be_in_set.")
+    split: Literal["train", "test"] | None = Field(None, description="Where it holds; null: in both.")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.__pydantic_extra__ or {})
+
+
 class ValidationSettings(Section):
-    """Bounds that the data gate holds the rows to."""
+    """What the data gate holds the rows to, and what becomes of those that do not fit."""
 
     question_characters: tuple[int, int] = Field((10, 4000), description="Shortest and longest question.")
     answer_characters: tuple[int, int] = Field((1, 8000), description="Shortest and longest answer.")
+    annotations: bool = Field(True, description="Compute GSM8K's calculator annotations <<3*4=12>> again.")
+    max_shared_ngrams: float | None = Field(
+        0.8,
+        ge=0.5,
+        le=1,
+        description="The most of a test question's sequences of eight words that train may hold. Null sets no limit, "
+        "for questions that are made from templates (`data.samples` has none anyway).",
+    )
+    expectations: list[ExpectationSettings] = Field(
+        [],
+        description="More expectations, of any type that Great Expectations knows, with its arguments: "
+        "{type: expect_column_values_to_be_in_set, column: level, value_set: [easy, hard], split: train}.",
+    )
+    on_bad_rows: Literal["stop", "drop"] = Field(
+        "stop",
+        description="Stop the run, or leave the rows out that do not fit and keep them in a file with the reasons. Of "
+        "rows that stand twice the first is kept, of those in train and test the one in test.",
+    )
+    max_dropped_share: float = Field(
+        0.01, gt=0, lt=1, description="The most of train or of test that may be left out, as a share."
+    )
     max_rows_named: int = Field(5, ge=1, description="How many rows a failed expectation names.")
 
 

@@ -1,15 +1,10 @@
 """The first stage: questions from the hub, from files or from templates, in stable columns, divided once and for all.
 
-    store/data/<key>/
-      train.parquet, validation.parquet, test.parquet
-      manifest.json   source, revision, counts, and digests of what is in the three
-
 Whether a question is held out depends on its own text alone, so it stays where it is when rows are added, removed or
 put in another order.
 """
 
 import hashlib
-import json
 import math
 import re
 import shutil
@@ -22,26 +17,15 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from rewards.number import extract_hash_answer
 from tasks.config import DataSettings, SampleSettings
 from tasks.data_files import BATCH, FORMATS, check_table, first_line, format_of, read_file
+from tasks.dataset import OWN_COLUMNS, SPLITS, SplitWriter, file_digest, read_manifest, write_manifest
 from tasks.errors import UserError
-from tasks.run import digest, read_json, require_disk, source_digest, stored, write_json
+from tasks.run import digest, require_disk, source_digest, stored
 from tasks.samples import make_problems
 from tasks.spool import Spool
-
-OWN_COLUMNS = pa.schema(
-    [
-        ("id", pa.string()),  # the same for the same question, everywhere
-        ("question", pa.string()),
-        ("answer", pa.string()),  # the gold; null where there is none, or where it cannot be read
-        ("rationale", pa.string()),  # the worked solution without the gold
-        ("raw_answer", pa.string()),  # the source's answer column as it was
-        ("source_row", pa.int64()),  # the row in the source's split, from 1; messages name it
-    ]
-)
 
 
 @dataclass(frozen=True)
@@ -59,29 +43,21 @@ class Source:
 
 
 def ingest(data: DataSettings) -> dict[str, Any]:
-    """Bring the data into the store, unless it is there already, and give its manifest.
+    """Bring the data into the store, unless it is there already, and give its manifest: what `tasks.dataset` says, and
 
-    - folder: where the three Parquet files lie
-    - digest: sha256 of the content, that is of all rows and their division; sha256: the same for each split
     - source, revision: in words, and the hub's commit or null
-    - counts: rows of each split; source_rows: rows of train and test before anything was taken out of train
+    - source_rows: rows of train and test before anything was taken out of train
     - dropped: training rows beyond `data.max_samples`
-    - files: sha256 of each file in the folder
 
     Raises UserError for a source that is missing or damaged, and ConnectionError if the hub cannot be reached.
     """
     source = _source(data)
     settings = data.model_dump(mode="json", exclude={"expected_rows"})
-    code = source_digest(
-        *(f"tasks/{name}.py" for name in ("ingest", "data_files", "samples", "spool")), "rewards/number.py"
-    )
+    names = ("ingest", "data_files", "dataset", "samples", "spool")
+    code = source_digest(*(f"tasks/{name}.py" for name in names), "rewards/number.py")
     key = digest({"source": source.key, "settings": settings, "code": code})
     folder = stored("data", key, lambda folder: _write(folder, data, source))
-    manifest = read_json(folder / "manifest.json")
-    for name, expected in manifest["files"].items():
-        if not (folder / name).is_file() or _file_digest(folder / name) != expected:
-            raise UserError(f"{folder / name} is not what was once written there; remove the folder and start again")
-    return manifest | {"folder": str(folder)}
+    return read_manifest(folder)
 
 
 def normalised(question: str | None) -> str:
@@ -124,7 +100,7 @@ def _from_path(path: Path, data: DataSettings) -> Source:
         raise UserError(f"data.path: there is no file or folder {path}; correct the path")
     return Source(
         words=f"the {'folder' if path.is_dir() else 'file'} {path}",
-        key={split: [_file_digest(file) for file in shards] for split, shards in files.items()},
+        key={split: [file_digest(file) for file in shards] for split, shards in files.items()},
         load=lambda: {
             split: chain.from_iterable(read_file(shard, _text_columns(data)) for shard in shards)
             for split, shards in files.items()
@@ -223,7 +199,7 @@ def _write(folder: Path, data: DataSettings, source: Source) -> None:
     is_validation = _membership(spools["train"], data, data.validation_share, "validation", without=is_test)
 
     require_disk(folder, sum(spool.gib for spool in spools.values()) / 2, "the ingested data")
-    splits = {split: Split(folder / f"{split}.parquet") for split in ("train", "validation", "test")}
+    splits = {split: SplitWriter(folder / f"{split}.parquet") for split in SPLITS}
     splits["train"].limit = data.max_samples
     source_rows = {"train": 0, "test": 0}
     for origin, spool in spools.items():
@@ -239,21 +215,14 @@ def _write(folder: Path, data: DataSettings, source: Source) -> None:
                     splits[split].add(table.filter(pa.array(mask)))
             source_rows["test"] += int(test.sum())
             source_rows["train"] += int((~test).sum())
-    for written in splits.values():
-        written.close()
     shutil.rmtree(folder / "spool")
-    sha256 = {name: written.content.hexdigest() for name, written in splits.items()}
-    manifest = {
-        "digest": digest(sha256),
+    more = {
         "source": source.words,
         "revision": source.revision,
-        "counts": {name: written.rows for name, written in splits.items()},
         "source_rows": source_rows,
         "dropped": splits["train"].left_out,
-        "sha256": sha256,
-        "files": {path.name: _file_digest(path) for path in sorted(folder.glob("*.parquet"))},
     }
-    write_json(folder / "manifest.json", manifest)
+    write_manifest(folder, splits, more)
 
 
 def _spooled(folder: Path, batches: Iterable[pa.Table], source: Source) -> Spool:
@@ -282,42 +251,6 @@ def _require_rows(spools: dict[str, Spool], data: DataSettings, source: Source) 
             raise UserError(f"{where} has too few rows to divide, {spool.rows} of {needed}; add some")
 
 
-class Split:
-    """One split as it is written: a Parquet file in row groups of BATCH rows, with the digest of its content."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.limit: int | None = None  # rows beyond it are left out, and counted
-        self.rows = self.left_out = 0
-        # sha256 of the rows in their order, whatever the order of columns and the width of their numbers.
-        self.content = hashlib.sha256()
-        self._waiting: list[pa.Table] = []
-        self._writer: pq.ParquetWriter | None = None
-
-    def add(self, table: pa.Table) -> None:
-        taken = table if self.limit is None else table.slice(0, max(0, self.limit - self.rows))
-        self.left_out += table.num_rows - taken.num_rows
-        self.rows += taken.num_rows
-        for row in taken.drop_columns("source_row").to_pylist():
-            self.content.update(json.dumps(row, sort_keys=True, ensure_ascii=False, default=str).encode() + b"\n")
-        self._waiting.append(taken)
-        if sum(waiting.num_rows for waiting in self._waiting) >= BATCH:
-            self._write()
-
-    def close(self) -> None:
-        self._write()
-        assert self._writer is not None, "nothing was added, not even columns"
-        self._writer.close()
-
-    def _write(self) -> None:
-        table = pa.concat_tables(self._waiting)
-        if self._writer is None:
-            self._writer = pq.ParquetWriter(self.path, table.schema)
-        if table.num_rows:
-            self._writer.write_table(table, row_group_size=BATCH)
-        self._waiting = [table.slice(0, 0)]
-
-
 def _columns(table: pa.Table, data: DataSettings, first_row: int) -> pa.Table:
     """Our columns, then the source's others; one of theirs that is named as ours gets the ending `_original`."""
     columns = _own_columns(table, data, first_row)
@@ -327,6 +260,9 @@ def _columns(table: pa.Table, data: DataSettings, first_row: int) -> pa.Table:
             while new_name in columns.column_names:
                 new_name += "_original"
             columns = columns.append_column(new_name, table[name])
+    if data.gold != "none" and "ground_truth" not in columns.column_names:
+        # The gold under the name by which boxed_accuracy, like TRL's examples, asks for it.
+        columns = columns.append_column("ground_truth", columns["answer"])
     return columns
 
 
@@ -399,8 +335,3 @@ def _draw(question: str | None, purpose: str) -> float:
 def _text_columns(data: DataSettings) -> list[str]:
     columns = [data.question_column] if data.answer_column is None else [data.question_column, data.answer_column]
     return list(dict.fromkeys(columns))
-
-
-def _file_digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -6,7 +6,6 @@ nothing in them is rendered, run, or taken for an instruction of a terminal.
 
 import io
 import math
-import re
 from collections.abc import Mapping, Sequence
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import pandas as pd
 
 from tasks.config import Config
+from tasks.markdown import code, fence
 from tasks.metrics import series
 from tasks.run import Run
 from tasks.statistics import Comparison
@@ -33,21 +33,6 @@ def sparkline(values: Sequence[float]) -> str:
     # Values that are all equal lie at the bottom.
     scale = (len(_BLOCKS) - 1) / (high - low) if high > low else 0.0
     return "".join(_BLOCKS[round((value - low) * scale)] if math.isfinite(value) else " " for value in values)
-
-
-def fence(text: str) -> str:
-    """`text` as a fenced block that it cannot end by itself, without control characters."""
-    plain = re.sub(r"[^\n\t\x20-\x7e\xa0-\U0010ffff]", "\N{REPLACEMENT CHARACTER}", text)
-    ticks = "`" * max(3, 1 + max(map(len, re.findall("`+", plain)), default=0))
-    return f"{ticks}text\n{plain}\n{ticks}"
-
-
-def code(text: str) -> str:
-    """`text` as inline code, on one line and whatever backticks it holds."""
-    plain = re.sub(r"[^\x20-\x7e\xa0-\U0010ffff]+", " ", text)
-    ticks = "`" * (1 + max(map(len, re.findall("`+", plain)), default=0))
-    space = " " if "`" in plain else ""
-    return f"{ticks}{space}{plain}{space}{ticks}"
 
 
 def table_rows(before: Summary, after: Summary) -> list[tuple[str, str, str, str]]:

@@ -9,6 +9,7 @@ from typing import Any
 from rewards.calling import Reward, is_async
 from rewards.traits import Traits, traits_of
 from rewards.wrapper import guard
+from tasks.markdown import cell
 
 Row = Mapping[str, Any]
 
@@ -61,8 +62,7 @@ class GateReport:
     def to_markdown(self) -> str:
         lines = ["| check | reward | result | detail |", "| --- | --- | --- | --- |"]
         for row in self.rows:
-            detail = row.detail.replace("|", "\\|").replace("\n", " ")
-            lines.append(f"| {row.check} | {row.reward} | {row.result} | {detail} |")
+            lines.append(f"| {row.check} | {cell(row.reward)} | {row.result} | {cell(row.detail)} |")
         return "\n".join(lines) + "\n"
 
     def to_text(self, width: int = 120) -> str:

@@ -2,222 +2,356 @@
 
 Nothing is trained on data that fails. Train and validation are one split here, as they are in the source, so that a
 question in both is found like any other that stands twice.
+
+    store/validated/<key>/
+      summary.json, train.json, test.json   what was expected and what was found
+      data_docs/index.html                  the same as Great Expectations shows it
+      dropped.jsonl                         the rows that were left out, with the reasons (validation.on_bad_rows: drop)
+      train.parquet … manifest.json         the rows that are left, where any was left out
 """
 
-import logging
-import os
+import json
+import shutil
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 
+from tasks.annotations import wrong_annotation
 from tasks.config import DataSettings, ValidationSettings
+from tasks.dataset import ROW_GROUP, SPLITS, SplitWriter, read_manifest, write_manifest
 from tasks.errors import UserError
-from tasks.ingest import OWN_COLUMNS, normalised
-from tasks.run import read_json, write_json
+from tasks.markdown import cell
+from tasks.run import Run, digest, read_json, source_digest, stored, write_json
 
+CHUNK = 20_000  # rows that are checked at one time
 SHOWN_CHARACTERS = 40
 SHOWN_FAILURES = 12  # lines; more would not fit on a screen
-
-# Both parts around the mark are free of it, so it stands there once.
-ONE_MARK = r"\A(?:(?!####)[\s\S])*####(?:(?!####)[\s\S])*\Z"
+FLAGS = ("duplicate_of", "leaks", "shared", "wrong_annotation")  # columns that only the gate sees
 
 
-def validate(folder: Path, data: DataSettings, settings: ValidationSettings, report: Path) -> dict[str, Any]:
-    """Check the ingested rows in `folder`, and give what was expected and what the data looks like.
+def validate(
+    run: Run,
+    data: dict[str, Any],
+    settings: DataSettings,
+    rules: ValidationSettings,
+    on_line: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Check the ingested rows of the manifest `data`, unless that was done before, and give
 
-    The result holds "expectations", a list of {split, expectation, success, unexpected} with the number of rows that
-    fail (null where an expectation is not about single rows), and "statistics" of each split: lengths in characters
-    and the distribution of golds. Great Expectations' own results are written to `report`, a file per split.
+    - expectations: a list of {split, expectation, success, unexpected} with the number of rows that fail (null where
+      an expectation is not about single rows)
+    - statistics of each split: lengths in characters and the distribution of golds; overlap: what test shares with
+      train
+    - dropped: how many rows of each split were left out; notes: what a person should know, in sentences
+    - data: the manifest to go on with
+    - report: the folder of it all, which the run folder links to as `validation`
 
     Raises UserError with a line for each failed expectation, which names the first rows that fail.
     """
-    manifest = read_json(folder / "manifest.json")
-    expectations, failures, statistics = [], [], {}
-    expected_rows: dict[Any, int] = data.expected_rows or {}
-    for split, frame in _frames(folder).items():
-        results = _results(split, frame, _expectations(split, data, settings), settings)
+    names = ("annotations", "data_statistics", "dataset", "expectation_run", "expectations", "overlap", "validate")
+    key = digest(
+        {
+            "data": data["digest"],
+            "source_rows": data["source_rows"],
+            "settings": [settings.model_dump(mode="json"), rules.model_dump(mode="json")],
+            "code": source_digest(*(f"tasks/{name}.py" for name in names)),
+            "great_expectations": version("great-expectations"),
+        }
+    )
+    report = run.folder / "validation"
+
+    def make(folder: Path) -> None:
+        gate = _Gate(data, settings, rules, folder, on_line)
+        gate.check()
+        if gate.failures:
+            _remove(report)
+            shutil.copytree(folder, report)
+            raise UserError(gate.refusal(report))
+
+    folder = stored("validated", key, make)
+    _remove(report)
+    run.link("validation", folder)
+    summary: dict[str, Any] = read_json(folder / "summary.json")
+    left = read_manifest(folder) if (folder / "manifest.json").exists() else data
+    return summary | {"data": left, "report": str(folder)}
+
+
+def gate_table(found: dict[str, Any]) -> str:
+    """What `validate` gave, as a Markdown table with the notes and the place of the Data Docs below it."""
+    lines = ["| split | expectation | result |", "| --- | --- | --- |"]
+    for one in found["expectations"]:
+        result = "holds" if one["success"] else f"{_rows(one['unexpected'])} not fit and left out"
+        lines.append(f"| {one['split']} | {cell(one['expectation'])} | {result} |")
+    lines += ["", *(f"- {cell(note)}" for note in found["notes"])]
+    lines.append(f"- all results: {found['report']}/data_docs/index.html")
+    return "\n".join(lines) + "\n"
+
+
+def gate_numbers(found: dict[str, Any]) -> dict[str, float]:
+    """The figures of what `validate` gave that are worth comparing between runs."""
+    overlap = {name: found["overlap"][name] for name in ("questions_sharing", "sharing_over_half", "largest_share")}
+    dropped = {f"dropped_{split}": rows for split, rows in found["dropped"].items()}
+    return {name: float(value or 0) for name, value in (overlap | dropped).items()}
+
+
+def _remove(path: Path) -> None:
+    """Remove a folder, or the link to one, that an earlier attempt may have left."""
+    if path.is_symlink():
+        path.unlink()
+    elif path.exists():
+        shutil.rmtree(path)
+
+
+@dataclass
+class _Finding:
+    """What is wrong with the rows of one split by one expectation: how many there are, and the first in words."""
+
+    rows: int = 0
+    shown: list[str] = field(default_factory=list)
+
+
+class _Gate:
+    """One look at all rows, batch by batch; what it finds goes to `folder`."""
+
+    def __init__(
+        self,
+        data: dict[str, Any],
+        settings: DataSettings,
+        rules: ValidationSettings,
+        folder: Path,
+        on_line: Callable[[str], None],
+    ) -> None:
+        self.data, self.settings, self.rules, self.folder, self.on_line = data, settings, rules, folder, on_line
+        self.limit = None if settings.path is None and settings.samples else rules.max_shared_ngrams
+        self.failures: list[str] = []
+        self._expectations: list[dict[str, Any]] = []
+        self._findings: dict[tuple[str, str], _Finding] = defaultdict(_Finding)
+        self._reasons: dict[str, dict[int, list[str]]] = {"train": {}, "test": {}}
+        self._suites: list[Any] = []
+
+    def check(self) -> None:
+        from tasks.data_statistics import overlap_statistics, split_statistics
+        from tasks.expectation_run import write_docs  # takes seconds
+        from tasks.overlap import find_overlap
+        from tasks.rows_database import rows_database
+
+        scratch = self.folder / "scratch"
+        with rows_database(Path(self.data["folder"]), scratch) as database:
+            find_overlap(database, self.limit)
+            statistics = {split: split_statistics(database, split) for split in ("train", "test")}
+            overlap = overlap_statistics(database, self.limit)
+            for split in ("train", "test"):
+                self._check_split(database, split)
+        shutil.rmtree(scratch)
+        for split in ("train", "test"):
+            results = [result for suite in self._suites if suite.name.split()[0] == split for result in suite.results()]
+            write_json(self.folder / f"{split}.json", results)
+        write_docs(self._suites, self.folder / "data_docs")
+        dropped = self._drop({split: statistics[split]["rows"] for split in statistics}) if not self.failures else {}
+        summary = {
+            "expectations": self._expectations,
+            "statistics": statistics,
+            "overlap": overlap,
+            "dropped": dropped,
+            "notes": _notes(overlap, statistics, dropped),
+        }
+        write_json(self.folder / "summary.json", summary)
+
+    def refusal(self, report: Path) -> str:
+        """All that is wrong, in no more lines than fit on a screen."""
+        more = len(self.failures) - SHOWN_FAILURES
+        lines = self.failures[:SHOWN_FAILURES] + ([f"and {more} more expectations fail"] if more > 0 else [])
+        if any("train gives away" in line for line in lines):
+            lines.append("Where questions are made from templates, set validation.max_shared_ngrams=null")
+        if self.rules.on_bad_rows == "stop":
+            lines.append(
+                f"Mend or remove these rows of {self.data['source']}, or set validation.on_bad_rows=drop; all results "
+                f"are in {report}"
+            )
+        else:
+            lines.append(f"Mend {self.data['source']}; all results are in {report}")
+        return "\n".join(lines)
+
+    def _check_split(self, database: Any, split: str) -> None:
+        from tasks.expectation_run import Suite
+        from tasks.expectations import (
+            columns_of,
+            configured_expectations,
+            judges_single_rows,
+            own_expectations,
+            row_count,
+        )
+        from tasks.rows_database import batches
+
+        columns = [name for name in database.sql(f"SELECT * FROM {split}").columns if name not in FLAGS]
+        configured = configured_expectations(split, self.rules, columns)
+        by_row = own_expectations(split, self.settings, self.rules, self.limit)
+        by_row += [expectation for expectation in configured if judges_single_rows(expectation)]
+        as_whole = [expectation for expectation in configured if not judges_single_rows(expectation)]
+        suite = Suite(split, by_row, self.rules.max_rows_named)
+        flag = "leaks" if split == "train" else "shared"
+        query = (
+            f"SELECT rows.*, duplicate_of, {flag} FROM {split} AS rows LEFT JOIN duplicates_{split} USING (source_row) "
+            f"LEFT JOIN {flag} USING (source_row) ORDER BY source_row"
+        )
+        seen = 0
+        for table in batches(database, query, CHUNK):
+            frame = table.to_pandas().set_index("source_row")
+            frame["wrong_annotation"] = pd.Series(
+                [wrong_annotation(answer if isinstance(answer, str) else None) for answer in frame["raw_answer"]],
+                index=frame.index,
+                dtype="str",
+            )
+            for expectation, rows in suite.check(frame):
+                self._note(split, expectation, rows, frame)
+            seen += len(frame)
+            if seen % (5 * CHUNK) == 0:
+                self.on_line(f"{split}: {seen:,} rows checked")
+        self._conclude(split, suite)
+        if as_whole:
+            names = dict.fromkeys(["source_row", *(name for one in as_whole for name in columns_of(one))])
+            listed = ", ".join(f'"{name}"' for name in names)
+            whole = Suite(f"{split} as a whole", as_whole, self.rules.max_rows_named)
+            frame = database.sql(f"SELECT {listed} FROM {split} ORDER BY source_row").df().set_index("source_row")
+            for expectation, rows in whole.check(frame):
+                self._note(split, expectation, rows, frame)
+            self._conclude(split, whole)
+        expected_rows: dict[Any, int] = self.settings.expected_rows or {}
         if split in expected_rows:
-            # `frame` lacks what data.max_samples left out; the count is that of the source's rows.
-            rows = pd.DataFrame(index=range(manifest["source_rows"][split]))
-            results += _results(f"{split} source", rows, [_row_count(expected_rows[split])], settings)
-        report.mkdir(parents=True, exist_ok=True)
-        write_json(report / f"{split}.json", results)
-        statistics[split] = _statistics(frame)
-        for result in results:
-            expectations.append(
+            # The tables lack what data.max_samples left out; the count is that of the source's rows.
+            source = Suite(f"{split} source", [row_count(expected_rows[split])], self.rules.max_rows_named)
+            source.check(pd.DataFrame(index=pd.RangeIndex(self.data["source_rows"][split], name="source_row")))
+            self._conclude(split, source)
+
+    def _note(self, split: str, expectation: dict[str, Any], rows: list[int], frame: pd.DataFrame) -> None:
+        """Keep what a person reads of rows that fail, and, to leave them out, the rows with the reason."""
+        finding = self._findings[split, expectation["description"]]
+        finding.rows += len(rows)
+        for row in rows[: self.rules.max_rows_named - len(finding.shown)]:
+            finding.shown.append(_shown(row, frame.loc[row], expectation["meta"]))
+        reasons = self._reasons[split]
+        # A share more than may be left out need not be remembered.
+        if self.rules.on_bad_rows == "drop" and len(reasons) <= self.rules.max_dropped_share * self._rows(split):
+            for row in rows:
+                reasons.setdefault(row, []).append(expectation["description"])
+
+    def _conclude(self, split: str, suite: Any) -> None:
+        """Enter the results of all rows; what fails and cannot be left out by the row is a failure."""
+        self._suites.append(suite)
+        for result in suite.results():
+            expectation, found = result["expectation_config"], result["result"]
+            description = expectation["description"]
+            self._expectations.append(
                 {
                     "split": split,
-                    "expectation": result["expectation_config"]["description"],
+                    "expectation": description,
                     "success": result["success"],
-                    "unexpected": result["result"].get("unexpected_count"),
+                    "unexpected": found.get("unexpected_count"),
                 }
             )
-            if not result["success"]:
-                failures.append(_failure(split, result, frame))
-    summary = {"expectations": expectations, "statistics": statistics}
-    write_json(report / "summary.json", summary)
-    if failures:
-        more = len(failures) - SHOWN_FAILURES
-        lines = failures[:SHOWN_FAILURES] + ([f"and {more} more expectations fail"] if more > 0 else [])
-        lines.append(f"Mend or remove these rows of {manifest['source']}; all results are in {report}")
-        raise UserError("\n".join(lines))
-    return summary
+            finding = self._findings.get((split, description))
+            if result["success"]:
+                for reasons in self._reasons[split].values() if finding else ():
+                    if description in reasons:  # most rows meet it, and that was enough
+                        reasons.remove(description)
+            elif finding is None:
+                reason = f"found {found['observed_value']}" if "observed_value" in found else _raised(result)
+                self.failures.append(f"{split}: expected that {description}, but {reason}")
+            elif self.rules.on_bad_rows == "stop":
+                self.failures.append(_failure(split, description, finding))
+
+    def _rows(self, split: str) -> int:
+        counts = self.data["counts"]
+        return counts["test"] if split == "test" else counts["train"] + counts["validation"]
+
+    def _drop(self, rows: dict[str, int]) -> dict[str, int]:
+        """Write what is left without the bad rows, if there are any, and how many of each split there were."""
+        bad = {split: {row: why for row, why in found.items() if why} for split, found in self._reasons.items()}
+        for split, found in bad.items():
+            limit = self.rules.max_dropped_share
+            if len(found) > limit * rows[split]:
+                worst = max(
+                    (finding.rows, description)
+                    for (of_split, description), finding in self._findings.items()
+                    if of_split == split
+                )[1]
+                self.failures.append(
+                    f"{split}: more than {limit:.1%} of the rows (validation.max_dropped_share) would be left out. "
+                    + _failure(split, worst, self._findings[split, worst]).partition(": ")[2]
+                )
+        if self.failures or not any(bad.values()):
+            return dict.fromkeys(bad, 0)
+        self._write_without(bad)
+        return {split: len(found) for split, found in bad.items()}
+
+    def _write_without(self, bad: dict[str, dict[int, list[str]]]) -> None:
+        source = Path(self.data["folder"])
+        writers = {}
+        with (self.folder / "dropped.jsonl").open("w", encoding="utf-8") as dropped:
+            for split in SPLITS:
+                reasons = bad["test" if split == "test" else "train"]
+                writer = writers[split] = SplitWriter(self.folder / f"{split}.parquet")
+                for batch in pq.ParquetFile(source / f"{split}.parquet").iter_batches(ROW_GROUP):
+                    table = pa.Table.from_batches([batch])
+                    is_bad = [row in reasons for row in table["source_row"].to_pylist()]
+                    writer.add(table.filter(pa.array([not one for one in is_bad])))
+                    for row in table.filter(pa.array(is_bad)).to_pylist():
+                        line = {"split": split, "reasons": reasons[row["source_row"]]} | row
+                        dropped.write(json.dumps(line, ensure_ascii=False, default=str) + "\n")
+                if writer.rows == 0:
+                    self.failures.append(f"{split}: no row would be left without those that do not fit")
+                    return
+        more = {name: self.data[name] for name in ("source", "revision", "source_rows", "dropped")}
+        write_manifest(self.folder, writers, more | {"validated_from": self.data["digest"]})
 
 
-def _frames(folder: Path) -> dict[str, pd.DataFrame]:
-    """The rows of train (with validation) and test, indexed by their number in the source, with what is compared."""
-    parts = {split: pd.read_parquet(folder / f"{split}.parquet") for split in ("train", "validation", "test")}
-    train = pd.concat([parts["train"], parts["validation"]]).set_index("source_row").sort_index()
-    test = parts["test"].set_index("source_row")
-    for frame in (train, test):
-        frame["normalised_question"] = frame["question"].map(normalised, na_action="ignore")
-    test["is_in_train"] = test["normalised_question"].isin(train["normalised_question"].dropna())
-    return {"train": train, "test": test}
-
-
-def _expectations(split: str, data: DataSettings, settings: ValidationSettings) -> list[Any]:
-    """What must be true of each split. `meta` says which column is shown of a row that fails."""
-    import great_expectations.expectations as gxe
-
-    texts = [name for name in OWN_COLUMNS.names if name != "source_row"]
-    expectations: list[Any] = [
-        gxe.ExpectTableColumnsToMatchSet(
-            column_set=texts, exact_match=False, description=f"the columns are {', '.join(texts)} and any others"
+def _notes(overlap: dict[str, Any], statistics: dict[str, Any], dropped: dict[str, int]) -> list[str]:
+    notes = []
+    if overlap["questions_sharing"]:
+        notes.append(
+            f"{overlap['questions_sharing']} of {statistics['test']['rows']} test questions share eight words in a row "
+            f"with train, at most {overlap['largest_share']:.0%} of them (row {overlap['largest_share_row']})"
         )
-    ]
-    for name in texts:
-        expectations.append(
-            gxe.ExpectColumnValuesToBeOfType(column=name, type_="str", description=f"the column {name} holds text")
-        )
-    expectations += _text_expectations("question", "question", settings.question_characters)
-    expectations.append(
-        gxe.ExpectColumnValuesToBeUnique(
-            column="normalised_question",
-            description="every question is unique, whatever its case and white space",
-            meta={"shows": "question"},
-        )
-    )
-    if split == "test":
-        expectations.append(
-            gxe.ExpectColumnValuesToBeInSet(
-                column="is_in_train",
-                value_set=[False],
-                description="no question is also in train, whatever its case and white space",
-                meta={"shows": "question"},
-            )
-        )
-    if data.answer_column is not None:
-        expectations += _text_expectations("raw_answer", "answer", settings.answer_characters)
-    if data.gold == "hash":
-        expectations.append(
-            gxe.ExpectColumnValuesToMatchRegex(
-                column="raw_answer",
-                regex=ONE_MARK,
-                description="every answer has exactly one ####",
-                meta={"shows": "raw_answer"},
-            )
-        )
-        expectations.append(
-            gxe.ExpectColumnValuesToNotBeNull(
-                column="answer", description="every gold is one number behind ####", meta={"shows": "raw_answer"}
-            )
-        )
-    return expectations
+    for split, rows in dropped.items():
+        if rows:
+            notes.append(f"{_rows(rows)} of {split} left out; dropped.jsonl has them with the reasons")
+    return notes
 
 
-def _text_expectations(column: str, name: str, characters: tuple[int, int]) -> list[Any]:
-    import great_expectations.expectations as gxe
-
-    shortest, longest = characters
-    meta = {"shows": column}
-    return [
-        gxe.ExpectColumnValuesToNotBeNull(column=column, description=f"no {name} is missing", meta=meta),
-        gxe.ExpectColumnValuesToMatchRegex(column=column, regex=r"\S", description=f"no {name} is blank", meta=meta),
-        gxe.ExpectColumnValueLengthsToBeBetween(
-            column=column,
-            min_value=shortest,
-            max_value=longest,
-            description=f"every {name} has {shortest} to {longest} characters",
-            meta=meta,
-        ),
-    ]
+def _rows(count: int) -> str:
+    return f"{count} row{'' if count == 1 else 's'}"
 
 
-def _row_count(rows: int) -> Any:
-    import great_expectations.expectations as gxe
-
-    return gxe.ExpectTableRowCountToEqual(value=rows, description=f"the source has {rows} rows")
-
-
-def _results(
-    name: str, frame: pd.DataFrame, expectations: list[Any], settings: ValidationSettings
-) -> list[dict[str, Any]]:
-    """Great Expectations' results on `frame`, as JSON values; the rows that fail are given by the frame's index."""
-    os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
-    import great_expectations as gx  # takes seconds
-    from great_expectations.data_context.types.base import ProgressBarsConfig
-
-    # It tells of each temporary folder.
-    logging.getLogger("great_expectations.data_context.types.base").setLevel(logging.WARNING)
-    context = gx.get_context(mode="ephemeral")
-    context.variables.progress_bars = ProgressBarsConfig(globally=False)
-    asset = context.data_sources.add_pandas("data").add_dataframe_asset(name)
-    batch = asset.add_batch_definition_whole_dataframe("all rows").get_batch({"dataframe": frame})
-    results = batch.validate(
-        gx.ExpectationSuite(name, expectations=expectations),
-        result_format={
-            "result_format": "SUMMARY",
-            "partial_unexpected_count": settings.max_rows_named,
-            "return_unexpected_index_query": False,
-        },
-    )
-    return results.to_json_dict()["results"]
-
-
-def _failure(split: str, result: dict[str, Any], frame: pd.DataFrame) -> str:
+def _failure(split: str, description: str, finding: _Finding) -> str:
     """One line: the expectation, the split, how many rows fail, and the first of them."""
-    expectation, found = result["expectation_config"], result["result"]
-    expected = f"{split}: expected that {expectation['description']}, but"
-    if "unexpected_count" not in found:
-        return f"{expected} found {found.get('observed_value', result['exception_info'])}"
-    shows = expectation["meta"]["shows"]
-    numbers = [row["source_row"] for row in found["partial_unexpected_index_list"]]
-    rows = [f"row {number}: {_shortened(frame.at[number, shows], shows)}" for number in numbers]
-    count = found["unexpected_count"]
-    more = f" and {count - len(rows)} more" if count > len(rows) else ""
-    return f"{expected} {count} row{'s do' if count > 1 else ' does'} not fit: {', '.join(rows)}{more}"
+    more = f" and {finding.rows - len(finding.shown)} more" if finding.rows > len(finding.shown) else ""
+    rows = f"{finding.rows} row{'s do' if finding.rows > 1 else ' does'} not fit: {', '.join(finding.shown)}{more}"
+    return f"{split}: expected that {description}, but {rows}"
+
+
+def _shown(number: int, row: Any, meta: dict[str, str]) -> str:
+    told = f" ({meta['tells'].format(**row)})" if "tells" in meta else ""
+    return f"row {number}: {_shortened(row[meta['shows']], meta['shows'])}{told}"
 
 
 def _shortened(value: Any, column: str) -> str:
     if not isinstance(value, str):
-        return "null"
+        return "null" if pd.isna(value) else f"{value}"[:SHOWN_CHARACTERS]
     if len(value) <= SHOWN_CHARACTERS:
         return repr(value)
     # What is wrong with an answer mostly stands at its end, where the gold is.
     return f"…{value[-SHOWN_CHARACTERS:]!r}" if column == "raw_answer" else f"{value[:SHOWN_CHARACTERS]!r}…"
 
 
-def _statistics(frame: pd.DataFrame) -> dict[str, Any]:
-    golds = frame["answer"].dropna()
-    numbers = pd.to_numeric(golds, errors="coerce").dropna()
-    return {
-        "rows": len(frame),
-        "question_characters": _spread(frame["question"].str.len()),
-        "answer_characters": _spread(frame["raw_answer"].str.len()),
-        "golds": {
-            "different": int(golds.nunique()),
-            "most_common": {str(gold): int(rows) for gold, rows in golds.value_counts().head(5).items()},
-            "negative": int((numbers < 0).sum()),
-            "not_whole": int((numbers % 1 != 0).sum()),
-            "numbers": _spread(numbers),
-        },
-    }
-
-
-def _spread(values: pd.Series) -> dict[str, float] | None:
-    """Smallest, median, mean and largest value; None where there is none."""
-    known = values.dropna()
-    if known.empty:
-        return None
-    return {name: round(float(known.agg(name)), 2) for name in ("min", "median", "mean", "max")}
+def _raised(result: dict[str, Any]) -> str:
+    """What Great Expectations says of an expectation that it could not evaluate."""
+    info = result["exception_info"]
+    messages = [info] if "exception_message" in info else list(info.values())
+    return " ".join(str(messages[0]["exception_message"]).split())[:200]

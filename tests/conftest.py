@@ -77,6 +77,7 @@ def tiny_settings(tiny_problems: Path) -> dict[str, Any]:
     """A configuration in which the tiny model learns to add within seconds; `model.name` is still to be set."""
     return {
         "data": {"path": str(tiny_problems)},
+        "validation": {"max_shared_ngrams": None},  # the questions are made from three templates
         "model": {"name": "", "dtype": "float32"},
         "training": {
             "use_cpu": True,

@@ -61,6 +61,7 @@ def overrides(tiny_model: Path, tiny_problems: Path, tiny_settings: dict[str, An
     training = tiny_settings["training"] | {"max_steps": 4, "save_steps": 2}
     return {
         "data.path": str(tiny_problems),
+        "validation": tiny_settings["validation"],
         "prompt": {},
         "model": tiny_settings["model"] | {"name": str(tiny_model)},
         "evaluation": {"engine": "transformers", "every_steps": 2, "validation_limit": 8, "limit": 60},

@@ -38,7 +38,8 @@ def questions(tmp_path: Path) -> tuple[str, dict[str, int], tuple[str, ...]]:
         return folder, {"train": 7473, "test": 1319}, ()
     for split, rows in make_problems(SampleSettings(train=300, test=60, steps=2)).items():
         (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(tmp_path), {"train": 300, "test": 60}, ("data.expected_rows=null",)
+    made = ("data.expected_rows=null", "validation.max_shared_ngrams=null")
+    return str(tmp_path), {"train": 300, "test": 60}, made
 
 
 def test_all_stages_run_on_gsm8k_and_the_version_loads_and_generates(questions, tmp_path, prefect_server: Server):

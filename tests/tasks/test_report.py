@@ -12,10 +12,8 @@ from tasks.config import Config
 from tasks.report import (
     before_after_table,
     before_after_text,
-    code,
     curve,
     examples,
-    fence,
     score_text,
     sparkline,
     verdict,
@@ -160,17 +158,6 @@ class TestExamples:
         text = examples(*paths, k=1)
         assert [token.type for token in MarkdownIt().parse(text)] == ["fence"]
         assert not any((ord(letter) < 32 and letter != "\n") or 127 <= ord(letter) < 160 for letter in text)
-
-
-@pytest.mark.parametrize("text", ["plain", "`", "a ``` b", "``", " x ", "two\nlines", "\x1b[1m<b>"])
-def test_inline_code_stays_inline_code(text):
-    [paragraph] = [token for token in MarkdownIt().parse(f"a {code(text)} b") if token.type == "inline"]
-    assert [child.type for child in paragraph.children] == ["text", "code_inline", "text"]
-
-
-def test_a_fence_keeps_the_text_as_it_is():
-    [token] = MarkdownIt().parse(fence("one\n\ttwo `x`\n\nthree – ü"))
-    assert token.content == "one\n\ttwo `x`\n\nthree – ü\n"
 
 
 def shows(picture, color: str) -> bool:

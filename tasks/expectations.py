@@ -1,0 +1,166 @@
+"""What must be true of the rows, as expectations of Great Expectations: the pipeline's own and the configuration's.
+
+`meta` says what is shown of a row that fails ("shows", a column) and what is wrong with it ("tells", a template over
+the row's columns). This module imports Great Expectations, which takes seconds.
+"""
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Any
+
+import great_expectations.expectations as gxe
+from great_expectations.exceptions import ExpectationNotFoundError
+from great_expectations.expectations.expectation import (
+    ColumnMapExpectation,
+    ColumnPairMapExpectation,
+    MulticolumnMapExpectation,
+)
+from great_expectations.expectations.registry import get_expectation_impl, list_registered_expectation_implementations
+
+from tasks.config import DataSettings, ExpectationSettings, ValidationSettings
+from tasks.dataset import OWN_COLUMNS
+from tasks.errors import UserError
+from tasks.overlap import NGRAM
+
+# Both parts around the mark are free of it, so it stands there once.
+ONE_MARK = r"\A(?:(?!####)[\s\S])*####(?:(?!####)[\s\S])*\Z"
+
+# These look at a row in the light of others, so they need a column as a whole.
+_ACROSS_ROWS = (gxe.ExpectColumnValuesToBeUnique, gxe.ExpectCompoundColumnsToBeUnique)
+_MAPS = (ColumnMapExpectation, ColumnPairMapExpectation, MulticolumnMapExpectation)
+
+
+def own_expectations(
+    split: str, data: DataSettings, settings: ValidationSettings, max_shared_ngrams: float | None
+) -> list[Any]:
+    """What must be true of the rows of train (with validation) or test. All can be judged from some of the rows."""
+    texts = [name for name in OWN_COLUMNS.names if name != "source_row"]
+    expected: list[Any] = [
+        gxe.ExpectTableColumnsToMatchSet(
+            column_set=texts, exact_match=False, description=f"the columns are {', '.join(texts)} and any others"
+        )
+    ]
+    for name in texts:
+        expected.append(
+            gxe.ExpectColumnValuesToBeOfType(column=name, type_="str", description=f"the column {name} holds text")
+        )
+    expected += _text("question", "question", settings.question_characters)
+    expected.append(
+        _null(
+            "duplicate_of",
+            "every question is unique, whatever its case, white space and punctuation",
+            shows="question",
+            tells="asked in row {duplicate_of:.0f} too",
+        )
+    )
+    if split == "train":
+        expected.append(_no_leak(max_shared_ngrams))
+    if data.answer_column is not None:
+        expected += _text("raw_answer", "answer", settings.answer_characters)
+    if data.gold == "hash":
+        expected.append(
+            gxe.ExpectColumnValuesToMatchRegex(
+                column="raw_answer",
+                regex=ONE_MARK,
+                description="every answer has exactly one ####",
+                meta={"shows": "raw_answer"},
+            )
+        )
+        expected.append(
+            gxe.ExpectColumnValuesToNotBeNull(
+                column="answer", description="every gold is one number behind ####", meta={"shows": "raw_answer"}
+            )
+        )
+    if settings.annotations and data.answer_column is not None:
+        expected.append(
+            _null(
+                "wrong_annotation",
+                "every calculator annotation <<…=…>> is right",
+                shows="wrong_annotation",
+            )
+        )
+    return expected
+
+
+def row_count(rows: int) -> Any:
+    return gxe.ExpectTableRowCountToEqual(value=rows, description=f"the source has {rows} rows")
+
+
+def configured_expectations(split: str, settings: ValidationSettings, columns: Sequence[str]) -> list[Any]:
+    """The expectations that the configuration adds for `split`. Raises UserError for one that cannot be."""
+    return [
+        _configured(f"validation.expectations.{number}", expected, columns)
+        for number, expected in enumerate(settings.expectations)
+        if expected.split in (None, split)
+    ]
+
+
+def judges_single_rows(expectation: Any) -> bool:
+    """Whether some of the rows are enough to judge by; what asks for a schema is the same for any rows."""
+    if isinstance(expectation, _MAPS):
+        return not isinstance(expectation, _ACROSS_ROWS)
+    return isinstance(
+        expectation,
+        (
+            gxe.ExpectColumnToExist,
+            gxe.ExpectTableColumnCountToBeBetween,
+            gxe.ExpectTableColumnCountToEqual,
+            gxe.ExpectTableColumnsToMatchOrderedList,
+            gxe.ExpectTableColumnsToMatchSet,
+        ),
+    )
+
+
+def columns_of(expectation: Any) -> list[str]:
+    """The columns that an expectation is about."""
+    named = [getattr(expectation, name, None) for name in ("column", "column_A", "column_B")]
+    return [name for name in (*named, *(getattr(expectation, "column_list", None) or [])) if name]
+
+
+def _text(column: str, name: str, characters: tuple[int, int]) -> list[Any]:
+    shortest, longest = characters
+    meta = {"shows": column}
+    return [
+        gxe.ExpectColumnValuesToNotBeNull(column=column, description=f"no {name} is missing", meta=meta),
+        gxe.ExpectColumnValuesToMatchRegex(column=column, regex=r"\S", description=f"no {name} is blank", meta=meta),
+        gxe.ExpectColumnValueLengthsToBeBetween(
+            column=column,
+            min_value=shortest,
+            max_value=longest,
+            description=f"every {name} has {shortest} to {longest} characters",
+            meta=meta,
+        ),
+    ]
+
+
+def _no_leak(limit: float | None) -> Any:
+    akin = f", and train gives away no more than {limit:.0%} of one (by {NGRAM} words in a row)" if limit else ""
+    return _null(
+        "leaks", f"no question is asked in test too{akin}", shows="question", tells="as in row {leaks:.0f} of test"
+    )
+
+
+def _null(column: str, description: str, **meta: str) -> Any:
+    return gxe.ExpectColumnValuesToBeNull(column=column, description=description, meta=meta)
+
+
+def _configured(where: str, settings: ExpectationSettings, columns: Sequence[str]) -> Any:
+    try:
+        implementation = get_expectation_impl(settings.type)
+    except ExpectationNotFoundError:
+        near = get_close_matches(settings.type, list_registered_expectation_implementations(), n=1)
+        hint = f"; did you mean {near[0]}?" if near else "; see Great Expectations' gallery"
+        raise UserError(f"{where}: there is no expectation {settings.type!r}{hint}") from None
+    options = dict(settings.options)
+    described = ", ".join(f"{name}={value!r}" for name, value in options.items() if name != "description")
+    options.setdefault("description", f"{settings.type} ({described})")
+    try:
+        expectation = implementation(**options)
+    except (TypeError, ValueError) as error:  # pydantic's are ValueErrors
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"{where}: {settings.type} cannot be made of {described or 'nothing'}: {reason}") from None
+    for column in columns_of(expectation):
+        if column not in columns:
+            raise UserError(f"{where}: the data has no column {column!r}, only {', '.join(columns)}; correct it")
+    expectation.meta = {"shows": (columns_of(expectation) or ["question"])[0], "configured": where}
+    return expectation
