@@ -43,6 +43,11 @@ def declare(
     return decorate
 
 
+def is_declared(reward: Callable[..., Any]) -> bool:
+    """Whether a reward tells anything about itself, if only that the defaults hold."""
+    return any(hasattr(reward, name) for name in asdict(Traits()))
+
+
 def traits_of(reward: Callable[..., Any]) -> Traits:
     """The traits of any reward; one that declares nothing has the defaults of `Traits`."""
     defaults = asdict(Traits())

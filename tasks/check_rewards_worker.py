@@ -1,12 +1,12 @@
 """Worker: the reward gate on the training rows. Started by `tasks.check_rewards`."""
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
-
-import pandas as pd
 
 from rewards.registry import is_registered, load_reward
 from tasks.config import Config
+from tasks.dataset import Rows
 from tasks.errors import UserError
 from tasks.reward_gate import LoadedReward, check
 from tasks.worker import run_worker
@@ -24,10 +24,9 @@ def gate(job: dict[str, Any]) -> dict[str, Any]:
         )
         for reward in config.rewards.functions
     ]
-    rows = pd.read_parquet(job["rows"]).to_dict("records")
     report = check(
         rewards,
-        [{str(name): value for name, value in row.items()} for row in rows],
+        Rows(Path(job["rows"])),
         gold_template=config.rewards.gold_template,
         opening=config.prompt.opening,
         conversational=config.prompt.conversational,

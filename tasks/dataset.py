@@ -5,6 +5,9 @@
 
 import hashlib
 import json
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,31 @@ OWN_COLUMNS = pa.schema(
         ("source_row", pa.int64()),  # the row in the source's split, from 1; messages name it
     ]
 )
+
+
+class Rows(Sequence[dict[str, Any]]):
+    """The rows of a Parquet file as dictionaries, of which only one row group at a time is in memory."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = pq.ParquetFile(path)
+        groups = range(self._file.num_row_groups)
+        self._starts = [0, *accumulate(self._file.metadata.row_group(group).num_rows for group in groups)]
+        self._group = -1
+        self._rows: list[dict[str, Any]] = []
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        place = index + len(self) if index < 0 else index
+        if not 0 <= place < len(self):
+            raise IndexError(index)
+        group = bisect_right(self._starts, place) - 1
+        if group != self._group:
+            self._group, self._rows = group, self._file.read_row_group(group).to_pylist()
+        return self._rows[place - self._starts[group]]
 
 
 class SplitWriter:

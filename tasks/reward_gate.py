@@ -17,14 +17,11 @@ from rewards.errors import RewardError
 from rewards.number import extract_hash_answer
 from rewards.registry import columns_of, is_registered, load_reward
 from tasks.reward_exploits import check_exploits
-from tasks.reward_golds import GOLD_TEMPLATE, check_golds, fill
+from tasks.reward_golds import GOLD_TEMPLATE, check_golds, fill, gold_columns, written_columns
 from tasks.reward_properties import check_linear_time, check_properties
-from tasks.reward_scoring import GateReport, GateRow, LoadedReward, Row, Scorer, evenly, name_of, shortened
+from tasks.reward_scoring import GateReport, GateRow, LoadedReward, Row, Scorer, name_of, shortened
 
 __all__ = ["GOLD_TEMPLATE", "GateReport", "GateRow", "LoadedReward", "check"]
-
-JUDGED_ROWS = 64
-"""Golds that are replayed through a reward that samples, such as a language model that judges."""
 
 
 def check(
@@ -67,7 +64,7 @@ def check(
         report.fail("data", "all", "There are no rows to check the rewards on. Check data.path and the splits.")
         return report
     scorers = [scorer for scorer in scorers if _has_golds(scorer, rows, report)]
-    template = _usable_template(gold_template, rows[0], opening, report)
+    template = _usable_template(gold_template, rows[0], opening, scorers, report)
     for scorer in scorers:
         _check_one(scorer, rows, template, report, seed, progress)
     if template is not None and scorers:
@@ -91,8 +88,7 @@ def _check_one(
             report.add(current, scorer.name, "skipped", "it judges lengths, which no gold has to have")
         elif template is not None:
             progress(f"{current} of {scorer.name}")
-            judged = rows if scorer.traits.deterministic else evenly(rows, JUDGED_ROWS)
-            check_golds(scorer, judged, template, report)
+            check_golds(scorer, rows, template, report)
         current = "properties"
         progress(f"{current} of {scorer.name}")
         check_properties(scorer, rows, report, seed=seed)
@@ -102,8 +98,26 @@ def _check_one(
             check_linear_time(scorer, rows[0], report)
         else:
             report.add(current, scorer.name, "skipped", "it declares that it samples: its time is a judge's own")
+        _check_variety(scorer, template is not None, report)
     except RewardError as error:
         report.fail(current, scorer.name, f"{error}. Correct the reward, or the row.")
+
+
+def _check_variety(scorer: Scorer, with_golds: bool, report: GateReport) -> None:
+    """A reward that gives the same to everything that was tried teaches nothing; its own declaration may say so."""
+    if len(scorer.seen) > 1 or any(entry.reward == scorer.name and entry.result == "failed" for entry in report.rows):
+        return
+    [value] = scorer.seen
+    what = f"{scorer.name} gives {'None (not applicable)' if value is None else f'{value:g}'} to every completion tried"
+    tried = f"{what}{', the golds in the asked format among them' if with_golds else ''}: equal rewards teach nothing."
+    if scorer.declared:
+        report.add("variety", scorer.name, "note", tried)
+    else:
+        sentence = (
+            f"{tried} Correct it; or, if it is meant (a penalty for what none of them does), say so with "
+            "rewards.traits.declare(maximum=...)."
+        )
+        report.fail("variety", scorer.name, sentence)
 
 
 def _check_exploits(
@@ -144,7 +158,9 @@ def _has_golds(scorer: Scorer, rows: Sequence[Row], report: GateReport) -> bool:
     return True
 
 
-def _usable_template(template: str | None, row: Row, opening: str, report: GateReport) -> str | None:
+def _usable_template(
+    template: str | None, row: Row, opening: str, scorers: Sequence[Scorer], report: GateReport
+) -> str | None:
     if template is None:
         report.add("gold replay", "all", "skipped", "no gold template is configured")
         return None
@@ -153,6 +169,15 @@ def _usable_template(template: str | None, row: Row, opening: str, report: GateR
     except ValueError as error:
         report.fail("gold replay", "all", f"{error}. Correct rewards.gold_template.")
         return None
+    for scorer in scorers:
+        column = scorer.traits.gold_column
+        if column is not None and not written_columns(template).intersection(gold_columns(row, column)):
+            sentence = (
+                f"the gold template writes no gold for {scorer.name}, which compares with the column {column}. "
+                f"Put {{{column}}} into rewards.gold_template where the answer stands."
+            )
+            report.fail("gold replay", scorer.name, sentence)
+            return None
     if not text.startswith(opening):
         sentence = (
             f"a gold in the asked format begins {shortened(text, 40)!r}, but the prompt's opening is "

@@ -1,19 +1,34 @@
-"""Gold replay: what a reward gives to the dataset's own answers, right, spelled otherwise, and spoiled."""
+"""Gold replay: what a reward gives to the dataset's own answers, right, spelled otherwise, and spoiled.
+
+A reward that declares its maximum must give it to every gold, and to no wrong answer. One that declares nothing is
+watched: if what it gives changes with the gold, it must give every gold more than a wrong answer to the same question.
+"""
 
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal, localcontext
+from itertools import groupby
 
 from rewards.number import extract_last_number, plain_number
-from tasks.reward_scoring import GateReport, Row, Scorer, in_batches, name_of, shortened
+from rewards.registry import columns_of
+from tasks.reward_scoring import GateReport, Row, Scorer, evenly, in_batches, name_of, shortened
 
 GOLD_TEMPLATE = "<reasoning>\n{rationale}\n</reasoning>\n<answer>\n{answer}\n</answer>"
+GOLD_COLUMNS = ("answer", "ground_truth")
+"""Columns that hold the gold after ingestion."""
+
+SAMPLE = 64
+"""Golds by which it is found what a reward looks at and how long it takes, and that a judge which samples gets."""
+SECONDS = 120.0
+"""The most that replaying the golds through one reward may take; a slower one gets as many rows as fit."""
 
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _NUMBER_AND_MARKS = re.compile(r"[\s#$€£¥%+\u2212,.0-9-]+")
 _TOLERANCE = 1e-9
+_TRIES = 8  # completions that are scored for each gold, about
 
 
 def fill(template: str, row: Row) -> str:
@@ -29,6 +44,16 @@ def fill(template: str, row: Row) -> str:
         return str(row[match[1]])
 
     return _PLACEHOLDER.sub(value, template)
+
+
+def written_columns(template: str) -> set[str]:
+    """The columns that `template` writes."""
+    return set(_PLACEHOLDER.findall(template))
+
+
+def gold_columns(row: Row, column: str) -> list[str]:
+    """`column`, and whichever columns hold the same gold under another name."""
+    return [column, *(name for name in GOLD_COLUMNS if name != column and row.get(name) == row.get(column))]
 
 
 def perturbed(gold: str) -> dict[str, str]:
@@ -70,23 +95,93 @@ class _Try:
     value: float | None = None
 
 
+@dataclass
+class _Tally:
+    """Tries that came out wrong: how many, the first, and what all of them have in common."""
+
+    count: int = 0
+    first: _Try | None = None
+    features: set[str] = field(default_factory=lambda: set(_FEATURES))
+
+    def add(self, attempt: _Try) -> None:
+        self.count += 1
+        self.first = self.first or attempt
+        self.features = {what for what in self.features if _FEATURES[what](attempt.written)}
+
+
 def check_golds(scorer: Scorer, rows: Sequence[Row], template: str, report: GateReport) -> None:
-    """Replays every gold through one reward and enters what it finds.
+    """Replays golds through one reward and enters what it finds; all golds, unless it samples or is slow.
 
     A gold in the asked format must earn the declared maximum; so must other spellings of it, and no
-    perturbed one may, where the reward declares the column that it compares with. Raises `RewardError` as
-    the reward does.
+    perturbed one may, where the reward declares the column that it compares with. Of a reward that declares
+    nothing but looks at the gold, a gold must earn more than a perturbed one and as much as another
+    spelling. Raises `RewardError` as the reward does.
     """
+    rows, all_rows = _replayed(scorer, rows, template), len(rows)
+    if len(rows) < all_rows:
+        why = "it is slow" if scorer.traits.deterministic else "it samples"
+        report.add("gold replay", scorer.name, "note", f"on {len(rows)} of {all_rows} rows, since {why}")
     maximum, column = scorer.traits.maximum, scorer.traits.gold_column
-    if maximum is None:
-        tried = sum(1 for _ in _tries(scorer, rows, template))
-        detail = f"ran on {tried} golds; the reward declares no maximum that they should earn"
-        report.add("gold replay", scorer.name, "note", detail)
+    if maximum is not None:
+        _check_replay(scorer, rows, template, maximum, report)
+        if column is not None:
+            _check_spellings(scorer, rows, template, column, report)
+            _check_perturbations(scorer, rows, template, maximum, column, report)
         return
-    _check_replay(scorer, rows, template, maximum, report)
-    if column is not None:
-        _check_spellings(scorer, rows, template, maximum, column, report)
-        _check_perturbations(scorer, rows, template, maximum, column, report)
+    looked_at = column or (None if scorer.declared else _gold_looked_at(scorer, rows, template))
+    if looked_at is not None:
+        _check_spellings(scorer, rows, template, looked_at, report)
+        _check_told_apart(scorer, rows, template, looked_at, report)
+        return
+    tried = sum(1 for _ in _tries(scorer, rows, template))
+    detail = (
+        f"ran on {tried} golds; it declares no maximum that they should earn, and does not look at the gold. "
+        "A reward that has a maximum says so with rewards.traits.declare(maximum=...)"
+    )
+    report.add("gold replay", scorer.name, "note", detail)
+
+
+def _replayed(scorer: Scorer, rows: Sequence[Row], template: str) -> Sequence[Row]:
+    """The rows to replay: all, or as many as there is time for, evenly spaced."""
+    if not scorer.traits.deterministic:
+        return evenly(rows, SAMPLE)
+    sample = evenly(rows, SAMPLE)
+    started = time.monotonic()
+    for _ in _tries(scorer, sample, template):
+        pass
+    seconds = (time.monotonic() - started) / len(sample)
+    affordable = int(SECONDS / (seconds * _TRIES)) if seconds else len(rows)
+    return rows if affordable >= len(rows) else evenly(rows, max(SAMPLE, affordable))
+
+
+def _gold_looked_at(scorer: Scorer, rows: Sequence[Row], template: str) -> str | None:
+    """The column with a gold that the reward asks for by name, or by which what it gives changes."""
+    present = [name for name in GOLD_COLUMNS if name in rows[0] and rows[0][name] is not None]
+    for name in columns_of(scorer.function):
+        if name in present:
+            return name
+    if not present:
+        return None
+    sample = evenly(rows, SAMPLE)
+    texts = [fill(template, row).removeprefix(scorer.opening) for row in sample]
+    others = [_with_another_gold(row, present[0]) for row in sample]
+    # On one line too, lest a regular expression without DOTALL sees nothing.
+    forms = (texts, [_flat(text) for text in texts])
+    return present[0] if any(scorer(form, sample) != scorer(form, others) for form in forms) else None
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.splitlines())
+
+
+def _with_another_gold(row: Row, column: str) -> Row:
+    """`row` as if its gold were another number, the source's own answer included."""
+    gold = str(row[column])
+    other = perturbed(gold).get("times ten plus one", f"not {gold}")
+    changed = {**row, **dict.fromkeys(gold_columns(row, column), other)}
+    if isinstance(row.get("raw_answer"), str):
+        changed["raw_answer"] = f"{row['raw_answer'].partition('####')[0]}#### {other}"
+    return changed
 
 
 def _tries(
@@ -103,24 +198,26 @@ def _tries(
             if rewrite is None:
                 tries.append(_Try(index, row, "", str(row.get("answer", "")), fill(template, row)))
             else:
+                names = gold_columns(row, column)
                 for how, written in rewrite(str(row[column])).items():
-                    tries.append(_Try(index, row, how, written, fill(template, {**row, column: written})))
+                    text = fill(template, {**row, **dict.fromkeys(names, written)})
+                    tries.append(_Try(index, row, how, written, text))
         completions = [attempt.text.removeprefix(scorer.opening) for attempt in tries]
         for attempt, value in zip(tries, scorer(completions, [attempt.row for attempt in tries]), strict=True):
             yield replace(attempt, value=value)
 
 
 def _check_replay(scorer: Scorer, rows: Sequence[Row], template: str, maximum: float, report: GateReport) -> None:
-    missed, inapplicable = [], 0
+    missed, inapplicable = _Tally(), 0
     for attempt in _tries(scorer, rows, template):
         if attempt.value is None:
             inapplicable += 1
         elif attempt.value < maximum - _TOLERANCE:
-            missed.append(attempt)
-    if missed:
-        first = missed[0]
+            missed.add(attempt)
+    if missed.first is not None:
+        first = missed.first
         sentence = (
-            f"{scorer.name} gives {first.value:g} instead of {maximum:g} to {len(missed)} of {len(rows)} "
+            f"{scorer.name} gives {first.value:g} instead of {maximum:g} to {missed.count} of {len(rows)} "
             f"golds written in the asked format, first to {name_of(first.index, first.row)}: "
             f"{shortened(first.text)!r}. "
             f"{_clue(scorer, missed, rows, maximum)}"
@@ -133,60 +230,116 @@ def _check_replay(scorer: Scorer, rows: Sequence[Row], template: str, maximum: f
         report.add("gold replay", scorer.name, "ok", f"{applied} of {len(rows)} golds earn {maximum:g}{rest}")
 
 
-def _check_spellings(
-    scorer: Scorer, rows: Sequence[Row], template: str, maximum: float, column: str, report: GateReport
-) -> None:
-    tried, missed = 0, []
-    for attempt in _tries(scorer, rows, template, column, respelled):
+def _check_spellings(scorer: Scorer, rows: Sequence[Row], template: str, column: str, report: GateReport) -> None:
+    tried, missed, due = 0, _Tally(), 0.0
+    for attempt, right in _beside_gold(scorer, rows, template, column, respelled):
         tried += 1
-        if attempt.value is not None and attempt.value < maximum - _TOLERANCE:
-            missed.append(attempt)
-    if missed:
-        first = missed[0]
+        if attempt.value is not None and right is not None and not _at_least(attempt.value, right):
+            due = due if missed.count else right
+            missed.add(attempt)
+    if missed.first is not None:
+        first = missed.first
         sentence = (
-            f"{scorer.name} gives {first.value:g} instead of {maximum:g} where a gold is written "
-            f"{first.how}, in {len(missed)} of {tried} tries, first {first.written!r} for the gold "
+            f"{scorer.name} gives {first.value:g} instead of {due:g} where a gold is written "
+            f"{first.how}, in {missed.count} of {tried} tries, first {first.written!r} for the gold "
             f"{str(first.row[column])!r} of {name_of(first.index, first.row)}. It is the same number: "
             "compare values, not texts, and take commas out of both (rewards.parse_number does)."
         )
         report.fail("gold spelling", scorer.name, sentence)
     else:
-        report.add("gold spelling", scorer.name, "ok", f"{tried} golds in other spellings earn {maximum:g}")
+        report.add("gold spelling", scorer.name, "ok", f"{tried} golds in other spellings earn as much")
 
 
 def _check_perturbations(
     scorer: Scorer, rows: Sequence[Row], template: str, maximum: float, column: str, report: GateReport
 ) -> None:
     tried: Counter[str] = Counter()
-    earned: dict[str, list[_Try]] = {}
+    earned: dict[str, _Tally] = {}
     for attempt in _tries(scorer, rows, template, column, perturbed):
         tried[attempt.how] += 1
         if attempt.value is not None and attempt.value >= maximum - _TOLERANCE:
-            earned.setdefault(attempt.how, []).append(attempt)
-    for how, attempts in earned.items():
-        first = attempts[0]
-        sentence = (
-            f"{scorer.name} gives its full {maximum:g} to a wrong answer (the gold, {how}) in "
-            f"{len(attempts)} of {tried[how]} rows, first {first.written!r} for the gold "
-            f"{str(first.row[column])!r} of {name_of(first.index, first.row)}. Compare the whole answer, by "
-            "its value."
-        )
-        report.fail("perturbed golds", scorer.name, sentence)
+            earned.setdefault(attempt.how, _Tally()).add(attempt)
+    for how, tally in earned.items():
+        report.fail("perturbed golds", scorer.name, _pays_wrong(scorer, how, tally, tried[how], column, "its full"))
     if not earned:
         detail = f"none of {tried.total()} wrong answers earns {maximum:g}"
         report.add("perturbed golds", scorer.name, "ok", detail)
 
 
-def _clue(scorer: Scorer, missed: Sequence[_Try], rows: Sequence[Row], maximum: float) -> str:
+def _check_told_apart(scorer: Scorer, rows: Sequence[Row], template: str, column: str, report: GateReport) -> None:
+    """A reward that looks at the gold must give it more than it gives a wrong answer."""
+    tried: Counter[str] = Counter()
+    earned: dict[str, _Tally] = {}
+    lost = _Tally()  # golds that earn no more than any wrong answer
+    beside = _beside_gold(scorer, rows, template, column, perturbed)
+    for _, group in groupby(beside, key=lambda pair: pair[0].index):
+        pairs = list(group)
+        tried.update(attempt.how for attempt, _ in pairs)
+        equal = [attempt for attempt, right in pairs if _at_least(attempt.value, right)]
+        if len(equal) == len(pairs):
+            first = equal[0]
+            lost.add(replace(first, written=str(first.row[column]), text=fill(template, first.row)))
+        else:
+            for attempt in equal:
+                earned.setdefault(attempt.how, _Tally()).add(attempt)
+    if lost.first is not None:
+        sentence = (
+            f"{scorer.name} looks at {column}, but gives {lost.count} of {len(rows)} golds written in the asked format "
+            f"no more than a wrong answer ({lost.first.value:g}), first {name_of(lost.first.index, lost.first.row)}: "
+            f"{shortened(lost.first.text)!r}. {_clue(scorer, lost, rows, None)}"
+            "Correct the reward, or rewards.gold_template where that is not the format you ask for."
+        )
+        report.fail("gold replay", scorer.name, sentence)
+    for how, tally in earned.items():
+        sentence = _pays_wrong(scorer, how, tally, tried[how], column, "as much as for the gold,")
+        report.fail("perturbed golds", scorer.name, sentence)
+    if not earned and lost.first is None:
+        detail = f"it looks at {column}, and each gold earns more than {tried.total()} wrong answers"
+        report.add("gold replay", scorer.name, "ok", detail)
+
+
+def _at_least(value: float | None, other: float | None) -> bool:
+    """Whether both apply, and the first is not below the second."""
+    return value is not None and other is not None and value >= other - _TOLERANCE
+
+
+def _beside_gold(
+    scorer: Scorer,
+    rows: Sequence[Row],
+    template: str,
+    column: str,
+    rewrite: Callable[[str], Mapping[str, str]],
+) -> Iterator[tuple[_Try, float | None]]:
+    """Every try of `rewrite` with what the row's gold itself earns."""
+    golds = _tries(scorer, rows, template)
+    gold = next(golds)
+    for attempt in _tries(scorer, rows, template, column, rewrite):
+        while gold.index < attempt.index:
+            gold = next(golds)
+        yield attempt, gold.value
+
+
+def _pays_wrong(scorer: Scorer, how: str, tally: _Tally, tried: int, column: str, much: str) -> str:
+    first = tally.first
+    assert first is not None
+    return (
+        f"{scorer.name} gives {much} {first.value:g} to a wrong answer (the gold, {how}) in "
+        f"{tally.count} of {tried} rows, first {first.written!r} for the gold "
+        f"{str(first.row[column])!r} of {name_of(first.index, first.row)}. Compare the whole answer, by "
+        "its value."
+    )
+
+
+def _clue(scorer: Scorer, missed: _Tally, rows: Sequence[Row], maximum: float | None) -> str:
     """A sentence on what the golds that missed have in common, where that can be told; otherwise nothing."""
-    first = missed[0]
-    flat = " ".join(first.text.removeprefix(scorer.opening).splitlines())
-    [value] = scorer([flat], [first.row])
-    if value is not None and value >= maximum - _TOLERANCE:
+    first = missed.first
+    assert first is not None
+    [value] = scorer([_flat(first.text.removeprefix(scorer.opening))], [first.row])
+    least = maximum if maximum is not None else (first.value or 0.0) + 2 * _TOLERANCE
+    if value is not None and value >= least - _TOLERANCE:
         return "It is right once its line breaks are blanks: is there a regular expression without re.DOTALL? "
-    for what, holds in _FEATURES.items():
-        having = sum(holds(str(row.get("answer", ""))) for row in rows)
-        if having == len(missed) and all(holds(attempt.written) for attempt in missed):
+    for what in missed.features:
+        if sum(_FEATURES[what](str(row.get("answer", ""))) for row in rows) == missed.count:
             return f"These are exactly the golds that {what}. "
     return ""
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from rewards.calling import Reward, is_async
-from rewards.traits import Traits, traits_of
+from rewards.traits import Traits, is_declared, traits_of
 from rewards.wrapper import guard
 from tasks.markdown import cell
 
@@ -92,6 +92,9 @@ class Scorer:
         self.weight = reward.weight
         self.function: Reward = reward.function
         self.traits: Traits = traits_of(reward.function)
+        self.declared = is_declared(reward.function)
+        self.seen: set[float | None] = set()
+        """What the reward gave so far, if that was always the same; else that and something else."""
         self.conversational = conversational
         self.opening = opening
         self._guarded = guard(reward.function, name=reward.name, opening=opening)
@@ -104,6 +107,8 @@ class Scorer:
         if not completions:
             return []
         values: list[float | None] = call(self._guarded, self.arguments(completions, rows))
+        if len(self.seen) < 2:
+            self.seen.update(values)
         return values
 
     def arguments(self, completions: Sequence[Any], rows: Sequence[Row]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import json
 import os
 import random
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,12 @@ from rewards import (
     extract_hash_answer,
     extract_xml_answer,
     length_reward_func,
+    parse_number,
 )
 from rewards.registry import REGISTRY, load_reward
 from rewards.traits import declare
 from tasks import reward_properties
-from tasks.reward_exploits import CATALOGUE
+from tasks.reward_exploits import CATALOGUE, Task, honest_but_wrong
 from tasks.reward_gate import GOLD_TEMPLATE, GateReport, LoadedReward, check
 from tasks.reward_golds import fill, perturbed, respelled
 
@@ -145,6 +147,14 @@ def test_every_other_family_passes_with_the_template_of_its_format() -> None:
         assert report.failures == [], name
 
 
+@pytest.mark.parametrize("column", ["answer", "ground_truth"])
+def test_boxed_golds_may_be_written_under_either_name(column: str) -> None:
+    rows = [{**entry, "ground_truth": entry["answer"]} for entry in ROWS]
+    report = check(registered("boxed_accuracy"), rows, gold_template=f"so \\boxed{{{{{column}}}}}")
+    assert report.failures == []
+    assert details(report, "perturbed golds") == ["none of 31 wrong answers earns 1"]
+
+
 def test_a_combination_is_replayed_as_a_whole() -> None:
     both = combine((correctness_reward_func, 1.0), (length_reward_func, 0.0), scale=0.5)
     report = check([LoadedReward("both", both)], ROWS, opening="<reasoning>\n")
@@ -173,14 +183,16 @@ def test_a_reward_model_is_skipped_with_a_note() -> None:
 def test_a_reward_that_declares_nothing_is_only_run() -> None:
     report = check([LoadedReward("mine", per_completion(lambda text: float(len(text))))], ROWS)
     assert report.ok
-    assert details(report, "gold replay") == ["ran on 8 golds; the reward declares no maximum that they should earn"]
+    [detail] = details(report, "gold replay")
+    assert detail.startswith("ran on 8 golds; it declares no maximum that they should earn, and does not look at the")
+    assert "rewards.traits.declare(maximum=...)" in detail
 
 
 def test_a_judge_that_samples_may_say_so_and_is_asked_less() -> None:
     judge = per_completion(lambda text: random.random())
     report = check(own(judge, deterministic=False), synthetic_rows(500))
     assert report.ok
-    assert details(report, "gold replay")[0].startswith("ran on 64 golds")
+    assert details(report, "gold replay")[0] == "on 64 of 500 rows, since it samples"
     assert [entry.result for entry in report.rows if entry.check == "linear time"] == ["skipped"]
     assert "asked the same again" in sentence(check(own(judge), ROWS))
 
@@ -284,6 +296,94 @@ def test_a_reward_that_pays_for_a_wrong_answer_is_caught(agree: Callable[[str, s
     report = check(reward, [row(0, "12"), row(1, "40")])
     found = [failure for failure in report.failures if failure.startswith("perturbed golds")]
     assert any(f"to a wrong answer (the gold, {how}) in 2 of 2 rows, first" in failure for failure in found)
+
+
+# --- a function of the user's own that declares nothing
+
+
+def undeclared(score: Callable[..., float | None], *columns: str) -> list[LoadedReward]:
+    return [LoadedReward("mine", per_completion(score, *columns))]
+
+
+def test_one_that_compares_rightly_passes_and_is_said_to_look_at_the_gold() -> None:
+    def score(text: str, gold: str) -> float:
+        return 1.0 if parse_number(extract_xml_answer(text)) == parse_number(gold) else -0.5
+
+    report = check(undeclared(score, "answer"), ROWS)
+    assert report.failures == []
+    assert details(report, "gold replay") == ["it looks at answer, and each gold earns more than 31 wrong answers"]
+
+
+UNDECLARED_BUGS: dict[str, tuple[Callable[[str, str], bool], str, tuple[str, ...]]] = {
+    "gold split on three marks": (
+        lambda text, raw: extract_xml_answer(text).strip() == raw.split("###")[1].strip(),
+        "raw_answer",
+        ("mine gives 0 to every completion tried, the golds in the asked format among them",),
+    ),
+    "commas kept": (
+        lambda text, gold: extract_xml_answer(text).strip() == gold,
+        "answer",
+        ("gives 0 instead of 1 where a gold is written with commas between thousands", "take commas out of both"),
+    ),
+    "no DOTALL": (
+        lambda text, gold: bool(re.search(rf"<answer>.*{gold}.*</answer>", text)),
+        "answer",
+        ("looks at answer, but gives 8 of 8 golds", "no more than a wrong answer (0)", "without re.DOTALL?"),
+    ),
+    "isdigit": (
+        lambda text, gold: (answer := extract_xml_answer(text).strip().replace(",", "")).isdigit() and answer == gold,
+        "answer",
+        ("gives 1 of 8 golds written in the asked format no more", "row 2 (id made-2)", "golds that are negative"),
+    ),
+    "contains": (
+        lambda text, gold: gold in extract_xml_answer(text).replace(",", "").split(),
+        "answer",
+        ("gives as much as for the gold, 1 to a wrong answer (the gold, ' or 5' appended) in 8 of 8 rows",),
+    ),
+}
+
+
+@pytest.mark.parametrize(("agrees", "column", "words"), UNDECLARED_BUGS.values(), ids=UNDECLARED_BUGS.keys())
+def test_a_classic_bug_in_it_stops_the_run(
+    agrees: Callable[[str, str], bool], column: str, words: tuple[str, ...]
+) -> None:
+    said = sentence(check(undeclared(lambda text, gold: float(agrees(text, gold)), column), ROWS))
+    assert all(part in said for part in words), said
+
+
+def test_the_gold_is_found_by_what_changes_though_no_argument_names_it() -> None:
+    def reward(prompts: Any, completions: Any, **columns: Any) -> list[float]:
+        texts = [completion[0]["content"] for completion in completions]
+        return [float(gold in text) for text, gold in zip(texts, columns["ground_truth"], strict=True)]
+
+    rows = [{**entry, "ground_truth": entry["answer"]} for entry in ROWS]
+    failures = check([LoadedReward("mine", reward)], rows, gold_template="so {answer}").failures
+    assert any("as much as for the gold, 1 to a wrong answer (the gold, ' or 5' appended)" in one for one in failures)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, None])
+def test_one_that_gives_the_same_to_everything_stops_the_run_unless_it_says_that_it_is_meant(
+    value: float | None,
+) -> None:
+    said = sentence(check(undeclared(lambda text: value), ROWS))
+    shown = "None (not applicable)" if value is None else f"{value:g}"
+    assert f"mine gives {shown} to every completion tried" in said and "declare(maximum=...)" in said
+    report = check(own(per_completion(lambda text: value), maximum=value), ROWS)
+    assert report.ok
+    assert [entry.result for entry in report.rows if entry.check == "variety"] == ["note"]
+
+
+def test_a_slow_one_is_replayed_on_as_many_rows_as_there_is_time_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def score(text: str) -> float:
+        time.sleep(0.001)
+        return 1.0 if "<answer>" in text else 0.0
+
+    monkeypatch.setattr("tasks.reward_golds.SECONDS", 0.5)
+    report = check(own(per_completion(score), maximum=1.0), synthetic_rows(1000))
+    assert report.ok
+    [sampled, replayed] = details(report, "gold replay")
+    assert sampled == "on 64 of 1000 rows, since it is slow"
+    assert replayed == "64 of 64 golds earn 1"
 
 
 def test_a_reward_that_raises_names_the_row() -> None:
@@ -390,6 +490,16 @@ def test_every_exploit_is_in_the_table_with_its_share() -> None:
     assert honest == "honest but wrong: 2 (50% of the maximum)"
 
 
+@pytest.mark.parametrize("gold", ["8", "1000", "-3", "2.5"])
+def test_an_honest_but_wrong_answer_does_not_hold_the_gold(gold: str) -> None:
+    rationale = f"It is 18, then 8.5 of 80, and {float(gold):,g}. So {gold}, that is ${gold}."
+    text = honest_but_wrong(Task(GOLD_TEMPLATE, ("answer",), "1"), row(0, gold, rationale=rationale))
+    wrong = perturbed(gold)["plus one"]
+    assert f"So {wrong}, that is ${wrong}." in text and f"and {wrong}." in text
+    assert "It is 18, then 8.5 of 80" in text
+    assert f"<answer>\n{wrong}\n</answer>" in text
+
+
 def test_an_exploit_that_pays_is_noted_and_above_the_limit_it_stops_the_run() -> None:
     def score(text: str, gold: str) -> float:
         return 2.0 if gold in text.replace("<", " ").split() else 0.0
@@ -454,6 +564,8 @@ def test_a_template_is_filled_whatever_the_rationale_holds() -> None:
 def test_a_template_that_cannot_be_right_is_explained() -> None:
     said = sentence(check(registered("correctness"), ROWS, gold_template="<answer>{anwser}</answer>"))
     assert "asks for the column 'anwser', which the data lacks" in said
+    said = sentence(check(registered("correctness"), ROWS, gold_template="<answer>{rationale}</answer>"))
+    assert "writes no gold for correctness, which compares with the column answer. Put {answer} into" in said
     said = sentence(check(registered("correctness"), ROWS, opening="<think>"))
     assert "the prompt's opening is '<think>'" in said
 
