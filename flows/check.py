@@ -7,7 +7,6 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from flows.command_line import parse_config
 from tasks.check_rewards import check_rewards
@@ -29,7 +28,7 @@ def main(arguments: Sequence[str]) -> int:
         print(
             f"data gate passed: {len(found['expectations'])} expectations hold; see {run.folder}/validation/data_docs"
         )
-        check_rewards(run, config, Path(found["data"]["folder"]), on_line=print)
+        check_rewards(run, config, found["data"], on_line=print)
         print("reward gate passed")
     except (UserError, WorkerFailed, ConnectionError) as error:
         print(f"error: {error}", file=sys.stderr)

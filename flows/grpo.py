@@ -22,6 +22,7 @@ from tasks import register as register_stage
 from tasks import train as train_stage
 from tasks.config import STAGES, Stage, load
 from tasks.errors import UserError
+from tasks.prompt_lengths import prompt_lengths as measure_prompts
 from tasks.run import Run
 from tasks.tracking import Tracker
 from tasks.validate import gate_numbers, gate_table
@@ -42,9 +43,14 @@ def validate(context: Context, data: dict[str, Any]) -> dict[str, Any]:
 
 @stage("check_rewards")
 def check_rewards(context: Context, data: dict[str, Any]) -> dict[str, Any]:
-    found = check_rewards_stage.check_rewards(context.run, context.config, Path(data["folder"]), on_line=log_line)
+    found = check_rewards_stage.check_rewards(context.run, context.config, data, on_line=log_line)
     show_gate("check_rewards", found["markdown"])
     return found
+
+
+@stage("prompt_lengths")
+def prompt_lengths(context: Context, data: dict[str, Any], model: dict[str, str]) -> dict[str, Any]:
+    return measure_prompts(context.run, context.config, data, model, on_line=log_line)
 
 
 @stage("record_gates", retries=3, delays=[5, 30, 60])
@@ -136,6 +142,8 @@ def grpo(
         checked = check_rewards(context, data)
         if until == "check_rewards":
             return _done(until)
+        if settings.prompt.max_tokens is not None:
+            prompt_lengths(context, data, found["model"])
         # Only what has passed the gates appears in MLflow.
         tracker = Tracker.open(
             settings.registry, run, name=flow_run.name, params=settings.dump(), tags=run_tags(settings, data)

@@ -32,13 +32,15 @@ def _text(completion: Any) -> str:
         case str():
             return completion
         case list():
-            return "\n".join(_content(part.get("content")) for part in completion if is_assistant(part))
+            return "\n".join([_content(part.get("content")) for part in completion if is_assistant(part)])
         case _:
             raise ValueError(f"a completion is a string or a message list, not {type(completion).__name__}")
 
 
 def _content(content: Any) -> str:
     """The text of a message's content: a string, a list of typed parts, or `None` beside tool calls."""
+    if isinstance(content, str):
+        return content
     if content is None:
         return ""
     if isinstance(content, list):

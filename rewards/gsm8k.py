@@ -83,14 +83,17 @@ def _has_in_order(text: str, tags: Sequence[str]) -> bool:
 
 
 def _is_strict(text: str) -> bool:
-    if any(text.count(tag) != 1 for tag in TAGS):
+    head, opens, rest = text.partition("<reasoning>")
+    reasoning, closes, rest = rest.partition("</reasoning>")
+    between, answer_opens, rest = rest.partition("<answer>")
+    answer, answer_closes, tail = rest.partition("</answer>")
+    if not (opens and closes and answer_opens and answer_closes) or any(text.count(tag) != 1 for tag in TAGS):
         return False
-    # "\r" stays at the end of a line that "\r\n" ends, and goes with the blank space around the tag.
-    lines = [line.strip() for line in text.split("\n")]
-    if not all(tag in lines for tag in TAGS):
-        return False
-    opens, closes, answer_opens, answer_closes = (lines.index(tag) for tag in TAGS)
-    if not opens < closes < answer_opens < answer_closes:
-        return False
-    between = lines[:opens] + lines[closes + 1 : answer_opens] + lines[answer_closes + 1 :]
-    return not any(between) and any(lines[opens + 1 : closes]) and any(lines[answer_opens + 1 : answer_closes])
+    outside_is_blank = not (head.strip() or between.strip() or tail.strip())
+    return outside_is_blank and "\n" in between and _has_lines_of_its_own(reasoning) and _has_lines_of_its_own(answer)
+
+
+def _has_lines_of_its_own(content: str) -> bool:
+    """Whether there is some text, and a line break between it and what stands before and after."""
+    start, end = len(content) - len(content.lstrip()), len(content.rstrip())
+    return start < end and "\n" in content[:start] and "\n" in content[end:]

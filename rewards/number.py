@@ -21,6 +21,9 @@ _NUMBER = re.compile(
     r"(?P<digits>(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|(?<![\w.])\.[0-9]+)"
 )
 
+# What most answers are: a number alone, for which the whole rule need not be gone through.
+_ALONE = re.compile(r"[ \t\r\n]*(-?[0-9]+(?:\.[0-9]+)?)[ \t\r\n]*")
+
 # Marks that may stand beside a number although they hold symbols that expressions are made of.
 _MARKUP = re.compile(
     r"\\(?:boxed|fbox|text|textbf|textit|mathrm|mathbf|mathit|quad)(?![A-Za-z])"
@@ -42,6 +45,9 @@ def parse_number(text: str) -> Decimal | None:
     `\\boxed{}` or `$…$`. Two numbers, an expression, an equation, scientific notation and any Unicode
     numeric character but the ASCII digits are no number.
     """
+    alone = _ALONE.fullmatch(text)
+    if alone is not None:
+        return Decimal(alone[1])
     match = _only_number(text)
     return None if match is None else Decimal(_plain(match, _signed_by(match)))
 

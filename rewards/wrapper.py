@@ -80,10 +80,11 @@ def _is_column(name: str, values: Any, completions: Sequence[Any]) -> bool:
 
 def _copy(value: Any) -> Any:
     """A copy down through lists and dictionaries; what these hold (text, images) stays the same object."""
+    # Asked of each item before the call, since most of what is copied are token ids.
     if isinstance(value, list):
-        return [_copy(item) for item in value]
+        return [_copy(item) if isinstance(item, (list, dict)) else item for item in value]
     if isinstance(value, dict):
-        return {key: _copy(item) for key, item in value.items()}
+        return {key: _copy(item) if isinstance(item, (list, dict)) else item for key, item in value.items()}
     return value
 
 

@@ -27,6 +27,13 @@ ONE_MARK = r"\A(?:(?!####)[\s\S])*####(?:(?!####)[\s\S])*\Z"
 
 # These look at a row in the light of others, so they need a column as a whole.
 _ACROSS_ROWS = (gxe.ExpectColumnValuesToBeUnique, gxe.ExpectCompoundColumnsToBeUnique)
+_SCHEMA = (
+    gxe.ExpectColumnToExist,
+    gxe.ExpectTableColumnCountToBeBetween,
+    gxe.ExpectTableColumnCountToEqual,
+    gxe.ExpectTableColumnsToMatchOrderedList,
+    gxe.ExpectTableColumnsToMatchSet,
+)
 _MAPS = (ColumnMapExpectation, ColumnPairMapExpectation, MulticolumnMapExpectation)
 
 
@@ -47,10 +54,10 @@ def own_expectations(
     expected += _text("question", "question", settings.question_characters)
     expected.append(
         _null(
-            "duplicate_of",
+            "gate:duplicate_of",
             "every question is unique, whatever its case, white space and punctuation",
             shows="question",
-            tells="asked in row {duplicate_of:.0f} too",
+            tells="asked in row {0[gate:duplicate_of]:.0f} too",
         )
     )
     if split == "train":
@@ -74,9 +81,9 @@ def own_expectations(
     if settings.annotations and data.answer_column is not None:
         expected.append(
             _null(
-                "wrong_annotation",
+                "gate:wrong_annotation",
                 "every calculator annotation <<…=…>> is right",
-                shows="wrong_annotation",
+                shows="gate:wrong_annotation",
             )
         )
     return expected
@@ -95,20 +102,14 @@ def configured_expectations(split: str, settings: ValidationSettings, columns: S
     ]
 
 
-def judges_single_rows(expectation: Any) -> bool:
-    """Whether some of the rows are enough to judge by; what asks for a schema is the same for any rows."""
-    if isinstance(expectation, _MAPS):
-        return not isinstance(expectation, _ACROSS_ROWS)
-    return isinstance(
-        expectation,
-        (
-            gxe.ExpectColumnToExist,
-            gxe.ExpectTableColumnCountToBeBetween,
-            gxe.ExpectTableColumnCountToEqual,
-            gxe.ExpectTableColumnsToMatchOrderedList,
-            gxe.ExpectTableColumnsToMatchSet,
-        ),
-    )
+def is_about_rows(expectation: Any) -> bool:
+    """Whether it can be judged a part of the rows at a time."""
+    return isinstance(expectation, _MAPS) and not isinstance(expectation, _ACROSS_ROWS)
+
+
+def is_about_columns(expectation: Any) -> bool:
+    """Whether it is about which columns there are, whatever the rows."""
+    return isinstance(expectation, _SCHEMA)
 
 
 def columns_of(expectation: Any) -> list[str]:
@@ -136,7 +137,10 @@ def _text(column: str, name: str, characters: tuple[int, int]) -> list[Any]:
 def _no_leak(limit: float | None) -> Any:
     akin = f", and train gives away no more than {limit:.0%} of one (by {NGRAM} words in a row)" if limit else ""
     return _null(
-        "leaks", f"no question is asked in test too{akin}", shows="question", tells="as in row {leaks:.0f} of test"
+        "gate:leaks",
+        f"no question is asked in test too{akin}",
+        shows="question",
+        tells="as in row {0[gate:leaks]:.0f} of test",
     )
 
 

@@ -6,7 +6,8 @@ import re
 def cell(text: str) -> str:
     """`text` as a cell of a table, on one line; a tag in it is shown and is none."""
     plain = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return re.sub(r"([\\`*_\[\]|~])", r"\\\1", plain)
+    # An underscore inside a word is no emphasis.
+    return re.sub(r"([\\`*\[\]|~]|(?<!\w)_|_(?!\w))", r"\\\1", plain)
 
 
 def fence(text: str) -> str:

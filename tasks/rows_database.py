@@ -25,8 +25,10 @@ def rows_database(folder: Path, scratch: Path) -> Iterator[duckdb.DuckDBPyConnec
         "threads": THREADS,
         "temp_directory": str(scratch / "spilled"),
         "preserve_insertion_order": False,
+        "python_enable_replacements": False,  # no name in a query is a Python variable
     }
     with duckdb.connect(str(scratch / "rows.duckdb"), config=config) as database:
+        database.execute("SET enable_progress_bar = false")  # it would go to standard output
         for view, files in (("train", ("train", "validation")), ("test", ("test",))):
             paths = ", ".join(_quoted(str(folder / f"{file}.parquet")) for file in files)
             database.execute(f"CREATE VIEW {view} AS SELECT * FROM read_parquet([{paths}], union_by_name = true)")

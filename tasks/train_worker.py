@@ -15,7 +15,6 @@ from trl import GRPOTrainer
 
 from tasks.config import Config
 from tasks.cpu import adapt_trl
-from tasks.errors import UserError
 from tasks.models import load_arguments, load_tokenizer
 from tasks.prompts import build_prompt, encode
 from tasks.scoring import Scorer
@@ -78,12 +77,7 @@ def prompt_dataset(rows: pd.DataFrame, tokenizer: Any, config: Config) -> tuple[
         lengths = [len(ids) for ids in encode(prompts, tokenizer, config.prompt)]
         kept = [place for place, length in enumerate(lengths) if length <= config.prompt.max_tokens]
         too_long = len(rows) - len(kept)
-        if too_long and (config.prompt.on_too_long == "stop" or not kept):
-            raise UserError(
-                f"{too_long} of {len(rows)} training prompts are longer than prompt.max_tokens "
-                f"({config.prompt.max_tokens}; the longest has {max(lengths)}); raise it, or set "
-                "prompt.on_too_long=drop and leave some short enough"
-            )
+        assert kept, "the data gate lets no run begin without a prompt that is short enough"
         rows, prompts = rows.iloc[kept].reset_index(drop=True), [prompts[place] for place in kept]
         print(f"{len(rows)} prompts of {min(lengths)} to {max(lengths)} tokens, {too_long} too long", flush=True)
     # TRL's own names, which a dataset's columns must not take.

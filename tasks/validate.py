@@ -33,7 +33,6 @@ from tasks.run import Run, digest, read_json, source_digest, stored, write_json
 CHUNK = 20_000  # rows that are checked at one time
 SHOWN_CHARACTERS = 40
 SHOWN_FAILURES = 12  # lines; more would not fit on a screen
-FLAGS = ("duplicate_of", "leaks", "shared", "wrong_annotation")  # columns that only the gate sees
 
 
 def validate(
@@ -184,27 +183,29 @@ class _Gate:
         from tasks.expectations import (
             columns_of,
             configured_expectations,
-            judges_single_rows,
+            is_about_columns,
+            is_about_rows,
             own_expectations,
             row_count,
         )
         from tasks.rows_database import batches
 
-        columns = [name for name in database.sql(f"SELECT * FROM {split}").columns if name not in FLAGS]
+        columns = database.sql(f"SELECT * FROM {split}").columns
         configured = configured_expectations(split, self.rules, columns)
         by_row = own_expectations(split, self.settings, self.rules, self.limit)
-        by_row += [expectation for expectation in configured if judges_single_rows(expectation)]
-        as_whole = [expectation for expectation in configured if not judges_single_rows(expectation)]
+        by_row += [one for one in configured if is_about_rows(one)]
+        schema = [one for one in configured if is_about_columns(one)]
+        as_whole = [one for one in configured if one not in by_row and one not in schema]
         suite = Suite(split, by_row, self.rules.max_rows_named)
-        flag = "leaks" if split == "train" else "shared"
-        query = (
-            f"SELECT rows.*, duplicate_of, {flag} FROM {split} AS rows LEFT JOIN duplicates_{split} USING (source_row) "
-            f"LEFT JOIN {flag} USING (source_row) ORDER BY source_row"
-        )
+        # Only the gate sees these columns; no dataset has any by their names.
+        flags = {"duplicate_of": f"duplicates_{split}"} | ({"leaks": "leaks"} if split == "train" else {})
+        named = "".join(f', {table}.{flag} AS "gate:{flag}"' for flag, table in flags.items())
+        joined = "".join(f" LEFT JOIN {table} USING (source_row)" for table in flags.values())
+        query = f"SELECT rows.*{named} FROM {split} AS rows{joined} ORDER BY source_row"
         seen = 0
         for table in batches(database, query, CHUNK):
             frame = table.to_pandas().set_index("source_row")
-            frame["wrong_annotation"] = pd.Series(
+            frame["gate:wrong_annotation"] = pd.Series(
                 [wrong_annotation(answer if isinstance(answer, str) else None) for answer in frame["raw_answer"]],
                 index=frame.index,
                 dtype="str",
@@ -215,6 +216,10 @@ class _Gate:
             if seen % (5 * CHUNK) == 0:
                 self.on_line(f"{split}: {seen:,} rows checked")
         self._conclude(split, suite)
+        if schema:
+            some = Suite(f"{split} columns", schema, self.rules.max_rows_named)
+            some.check(database.sql(f"SELECT * FROM {split} LIMIT 1").df().set_index("source_row", drop=False))
+            self._conclude(split, some)
         if as_whole:
             names = dict.fromkeys(["source_row", *(name for one in as_whole for name in columns_of(one))])
             listed = ", ".join(f'"{name}"' for name in names)
@@ -337,7 +342,7 @@ def _failure(split: str, description: str, finding: _Finding) -> str:
 
 
 def _shown(number: int, row: Any, meta: dict[str, str]) -> str:
-    told = f" ({meta['tells'].format(**row)})" if "tells" in meta else ""
+    told = f" ({meta['tells'].format(row)})" if "tells" in meta else ""
     return f"row {number}: {_shortened(row[meta['shows']], meta['shows'])}{told}"
 
 

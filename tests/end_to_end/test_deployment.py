@@ -101,6 +101,8 @@ def test_prefect_deployment_run_goes_from_the_data_to_a_registered_version(place
     assert run.data.tags["flow_run_id"] == flow_run["id"]
     assert (run.info.status, run.data.tags["outcome"]) == ("FINISHED", "promoted")
     assert run.data.params["training.max_steps"] == "4"
+    assert run.data.metrics["gate/dropped_train"] == 0 and "gate/exploit/empty" in run.data.metrics
+    assert {"data_gate.json", "reward_gate.json"} <= {one.path for one in place.mlflow.list_artifacts(run.info.run_id)}
     assert (place.runs / flow_run["id"] / "report.md").exists()
     answers = place.load_version("models:/deployed@champion")
     assert answers["mlflow"] == answers["transformers"] != ""

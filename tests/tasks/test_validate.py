@@ -339,6 +339,19 @@ def test_one_about_a_whole_column_sees_it_whole(gate, monkeypatch):
     assert "train: expected that points differ, but 2 rows do not fit: row 4: 3, row 61: 3" in message
 
 
+def test_one_about_the_columns_sees_those_of_the_data(gate):
+    names = ["id", "question", "answer", "rationale", "raw_answer", "source_row", "level", "points", "ground_truth"]
+    rule = {"type": "expect_table_columns_to_match_ordered_list", "column_list": names}
+    gate(LEVELS, TEST_LEVELS, expectations=[rule])
+    message = refusal_of(gate, LEVELS, TEST_LEVELS, expectations=[rule | {"column_list": names[:-1]}])
+    assert "expect_table_columns_to_match_ordered_list" in message and "but found ['id', 'question'" in message
+
+
+def test_columns_that_are_called_like_what_the_gate_computes_are_no_trouble(gate):
+    more = {"leaks": "a", "duplicate_of": "b", "shared": "c", "wrong_annotation": "d", "place": 1, "words": "e"}
+    gate([row(number, **more) for number in range(60)], [row(number, **more) for number in range(60, 80)])
+
+
 @pytest.mark.parametrize(
     ("rule", "words"),
     [

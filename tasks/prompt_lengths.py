@@ -1,0 +1,62 @@
+"""Part of the data gate: how many tokens the prompts have, against the configured limit.
+
+It needs the model's tokenizer, so it waits until preflight has found the model, and runs in a child.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tasks.config import Config
+from tasks.errors import UserError
+from tasks.evaluate import QUIET
+from tasks.run import Run, digest, read_json, source_digest, stored, write_json
+from tasks.supervise import run_job
+
+
+def prompt_lengths(
+    run: Run, config: Config, data: dict[str, Any], model: dict[str, str], on_line: Callable[[str], None]
+) -> dict[str, Any]:
+    """For each split {min, median, mean, max} of the prompts in tokens, and how many are above `prompt.max_tokens`.
+
+    Raises UserError where longer prompts must stop the run, or where none is short enough.
+    """
+
+    def make(folder: Path) -> None:
+        result = run_job(
+            "tasks.prompt_lengths_worker",
+            {"config": config.dump(), "data": data["folder"], "model": model["path"]},
+            run.folder / "prompt_lengths",
+            log=run.log_file("prompt_lengths"),
+            on_line=on_line,
+            environment=QUIET,
+        )
+        write_json(folder / "lengths.json", result)
+
+    key = digest(
+        {
+            "data": data["digest"],
+            "model": model["identity"],
+            "prompt": config.prompt.model_dump(mode="json"),
+            "code": source_digest("tasks/prompts.py", "tasks/prompt_lengths_worker.py"),
+        }
+    )
+    lengths: dict[str, Any] = read_json(stored("prompt_lengths", key, make) / "lengths.json")
+    limit = config.prompt.max_tokens
+    for split, found in lengths.items():
+        on_line(
+            f"{split}: prompts of {found['min']} to {found['max']} tokens (median {found['median']:g}), "
+            f"{found['too_long']} longer than {limit}"
+        )
+        if found["too_long"] == found["prompts"]:
+            raise UserError(
+                f"every prompt of {split} is longer than prompt.max_tokens ({limit}); the shortest has {found['min']}: "
+                "raise it, or shorten the system prompt or the examples"
+            )
+        if found["too_long"] and config.prompt.on_too_long == "stop":
+            rows = ", ".join(f"row {row} ({tokens})" for row, tokens in found["first"])
+            raise UserError(
+                f"{split}: {found['too_long']} of {found['prompts']} prompts are longer than prompt.max_tokens "
+                f"({limit}), the first {rows}; raise it, or set prompt.on_too_long=drop"
+            )
+    return lengths

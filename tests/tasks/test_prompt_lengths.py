@@ -1,0 +1,61 @@
+"""Prompts are counted in tokens, in a child, before anything is generated."""
+
+import json
+
+import pytest
+
+from tasks.config import Config
+from tasks.errors import UserError
+from tasks.ingest import ingest
+from tasks.prompt_lengths import prompt_lengths
+from tasks.run import Run
+
+
+@pytest.fixture
+def measure(runs, tmp_path, untrained_model):
+    """Measure the prompts of 40 training and 10 test questions; the training row 7 is a long one."""
+    source = tmp_path / "source"
+    source.mkdir()
+    for split, numbers in (("train", range(40)), ("test", range(40, 50))):
+        rows = [{"question": f"How much is {n} and 1?" + " So?" * (60 * (n == 6)), "answer": "#### 1"} for n in numbers]
+        (source / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    model = {"path": str(untrained_model), "identity": "tiny"}
+    said = []
+
+    def run(**prompt):
+        config = Config.model_validate({"data": {"path": str(source)}, "prompt": prompt})
+        return prompt_lengths(Run.open("a-run"), config, ingest(config.data), model, said.append), said
+
+    return run
+
+
+def test_lengths_are_those_of_the_whole_prompt_and_the_long_ones_are_counted(measure):
+    short, _ = measure(max_tokens=1000)
+    assert short["train"]["prompts"] + short["validation"]["prompts"] == 40 and short["test"]["prompts"] == 10
+    assert short["train"]["too_long"] == 0
+    system, said = measure(max_tokens=100, system="You are good at sums.")
+    assert system["test"]["min"] > short["test"]["min"]
+    assert system["train"]["too_long"] == 1 and system["train"]["first"][0][0] == 7
+    assert any("1 longer than 100" in line for line in said)
+
+
+def test_a_long_prompt_stops_the_run_where_it_should_with_its_row(measure):
+    with pytest.raises(
+        UserError, match=r"train: 1 of 3\d prompts are longer than prompt\.max_tokens \(100\), the first row 7"
+    ):
+        measure(max_tokens=100, on_too_long="stop")
+
+
+def test_a_limit_below_every_prompt_is_refused_with_the_shortest(measure):
+    with pytest.raises(
+        UserError, match=r"every prompt of train is longer than prompt\.max_tokens \(3\); the shortest has"
+    ):
+        measure(max_tokens=3)
+
+
+def test_the_same_prompts_are_not_measured_again(measure, monkeypatch):
+    first, _ = measure(max_tokens=1000)
+    monkeypatch.setattr("tasks.prompt_lengths.run_job", None)
+    assert measure(max_tokens=1000)[0] == first
+    with pytest.raises(TypeError):
+        measure(max_tokens=1000, system="Another.")
