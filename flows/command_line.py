@@ -51,7 +51,7 @@ def check_prefect() -> None:
 
 def _without_failure(record: logging.LogRecord) -> bool:
     """Leave out Prefect's report that the flow run has failed: its message is the command's own last word."""
-    return not (record.levelno == logging.ERROR and str(record.msg).startswith("Finished in state"))
+    return not (str(record.msg).startswith("Finished in state") and "Completed" not in str(record.msg))
 
 
 def _parser(program: str, description: str) -> argparse.ArgumentParser:

@@ -11,7 +11,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.states import Failed
 
 from tasks.config import Config
-from tasks.errors import UserError
+from tasks.errors import UserError, WorkerFailed
 from tasks.run import Run
 
 P = ParamSpec("P")
@@ -36,7 +36,8 @@ def stage(
     """Make a function of a `Context` into the Prefect task `name`.
 
     What it returns is kept in the run folder, so an attempt that finds it there does not do the stage again, whatever
-    ended the attempt before. A UserError becomes the state Refused, which is not retried and shows no traceback.
+    ended the attempt before. A UserError becomes the state Refused, which is not retried; a worker that failed or a
+    connection that did not come about is retried. Neither shows a traceback.
     """
 
     def decorate(function: Callable[Concatenate[Context, P], dict[str, Any]]) -> Any:
@@ -50,6 +51,8 @@ def stage(
                 return context.run.finish(name, function(context, *args, **kwargs))
             except UserError as error:
                 return Failed(name=REFUSED, message=str(error))
+            except (WorkerFailed, ConnectionError) as error:
+                return Failed(message=str(error))  # a traceback of this process would say no more
 
         run_task = task(
             name=name,

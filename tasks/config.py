@@ -313,6 +313,20 @@ PIPELINE_DEFAULTS: dict[str, Any] = {
 }
 
 
+class WatchSettings(Section):
+    """When a training run counts as sick (`tasks.sick_runs`): thresholds that must be passed for `steps` steps."""
+
+    stop: bool = Field(True, description="Stop a hopeless run; false only warns.")
+    steps: int = Field(20, ge=2, description="Logged steps in a row that a symptom must last.")
+    max_equal_groups: float = Field(
+        0.8, gt=0, le=1, description="Warn at this share of groups without spread; all of them stop the run."
+    )
+    min_entropy: float = Field(0.01, ge=0, description="Warn below this mean entropy per token, in nats.")
+    max_kl: float = Field(2.0, gt=0, description="Warn above this divergence from the start model (with beta).")
+    max_clipped_completions: float = Field(0.8, gt=0, le=1, description="Warn above this share cut off at their end.")
+    max_clip_ratio: float = Field(0.5, gt=0, le=1, description="Warn above this share of tokens with a clipped ratio.")
+
+
 class EvaluationSettings(Section):
     """Greedy evaluation before, during and after training, all by one protocol."""
 
@@ -363,6 +377,7 @@ class Config(Section):
     rewards: RewardsSettings = RewardsSettings()
     model: ModelSettings = ModelSettings()
     training: TrainingSettings = TrainingSettings()
+    watch: WatchSettings = WatchSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
     registry: RegistrySettings = RegistrySettings()
 

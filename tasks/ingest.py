@@ -5,6 +5,7 @@ put in another order.
 """
 
 import hashlib
+import logging
 import math
 import re
 import shutil
@@ -178,6 +179,8 @@ def _hub_batches(dataset: Any, name: str, data: DataSettings) -> Iterator[pa.Tab
 @contextmanager
 def _hub_in_reach(data: DataSettings) -> Iterator[None]:
     """Turn every kind of network trouble, which may heal, into a ConnectionError that says what else helps."""
+    # The stage tries again itself; these are its retries within each, a line a second.
+    logging.getLogger("huggingface_hub.utils._http").setLevel(logging.ERROR)
     from httpx import TransportError
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 

@@ -15,11 +15,12 @@ from trl import GRPOTrainer
 
 from tasks.config import Config
 from tasks.cpu import adapt_trl
+from tasks.errors import UserError
 from tasks.models import load_arguments, load_tokenizer
 from tasks.prompts import build_prompt, encode
 from tasks.scoring import Scorer
 from tasks.training_arguments import grpo_config, lora_config
-from tasks.training_callbacks import MetricsFile, Validation
+from tasks.training_callbacks import MetricsFile, SickRun, Validation
 from tasks.worker import run_worker
 
 
@@ -47,11 +48,15 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
     validation = Validation(trainer, config, scorer, pd.read_parquet(job["validation"]), folder)
     trainer.add_callback(MetricsFile(folder / "metrics.jsonl"))
     trainer.add_callback(validation)
+    sick = SickRun(config.watch)
+    trainer.add_callback(sick)
     checkpoint = newest_whole_checkpoint(folder)
     if checkpoint:
         print(f"going on from {Path(checkpoint).name}", flush=True)
     started = time.monotonic()
     trainer.train(resume_from_checkpoint=checkpoint)
+    if sick.diagnosis:
+        raise UserError(sick.diagnosis)
     best = validation.choose()
     return {
         "adapter": str(best) if config.training.lora is not None else None,

@@ -12,12 +12,13 @@ from transformers import TrainerCallback
 from trl.models import unwrap_model_for_generation
 
 from tasks import metrics as metrics_file
-from tasks.config import Config
+from tasks.config import Config, WatchSettings
 from tasks.generate import Completion, TransformersEngine
 from tasks.prompts import build_prompt, encode
 from tasks.report import sparkline
 from tasks.run import read_json, write_json
 from tasks.scoring import Scorer, scored, summary
+from tasks.sick_runs import Watch
 
 
 class MetricsFile(TrainerCallback):
@@ -44,6 +45,26 @@ class MetricsFile(TrainerCallback):
                 f"{logs.get('step_time', math.nan):.1f} s  {sparkline(list(self.rewards))}",
                 flush=True,
             )
+
+
+class SickRun(TrainerCallback):
+    """Warns of a run that goes wrong, and stops one that is hopeless; `diagnosis` then says why."""
+
+    def __init__(self, settings: WatchSettings) -> None:
+        self.settings = settings
+        self.watch = Watch(settings)
+        self.diagnosis: str | None = None
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
+        numbers = {name: float(value) for name, value in (logs or {}).items() if _is_number(value)}
+        if "reward" not in numbers:  # the summary at the end, or an evaluation
+            return
+        for finding in self.watch.see(state.global_step, numbers):
+            if finding.hopeless and self.settings.stop:
+                self.diagnosis = f"training was stopped at step {state.global_step}: {finding}"
+                control.should_training_stop = True
+            elif state.is_world_process_zero:
+                print(f"WARNING {finding}", flush=True)
 
 
 class Validation(TrainerCallback):

@@ -1,0 +1,137 @@
+"""Recognises a training run that learns nothing or is falling apart, from the metrics that TRL logs.
+
+A symptom must last for `watch.steps` logged steps before it counts, so that a single odd batch is no alarm.
+Two things stop a run, since no later step can mend them: values that are not finite, and groups that are all equal. The
+rest is told once, with what to change.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tasks.config import WatchSettings
+
+Metrics = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is wrong with a run, in words, and whether it is hopeless."""
+
+    symptom: str
+    advice: str
+    hopeless: bool
+
+    def __str__(self) -> str:
+        return f"{self.symptom}. {self.advice}"
+
+
+class Watch:
+    """Sees the metrics of each logged step, and says of each symptom once that it has lasted."""
+
+    def __init__(self, settings: WatchSettings) -> None:
+        self.settings = settings
+        self._recent: deque[Metrics] = deque(maxlen=settings.steps)
+        self._told: set[str] = set()
+
+    def see(self, step: int, metrics: Metrics) -> list[Finding]:
+        """What has become clear with the metrics of `step`, by TRL's names."""
+        broken = self._broken(step, metrics)
+        if broken:
+            return [broken]
+        self._recent.append(metrics)
+        found = []
+        if len(self._recent) == self.settings.steps:
+            for name, check in _LASTING.items():
+                finding = check(self.settings, list(self._recent))
+                if finding and name not in self._told:
+                    self._told.add(name)
+                    found.append(finding)
+        return found
+
+    def _broken(self, step: int, metrics: Metrics) -> Finding | None:
+        for name in ("loss", "grad_norm", "reward"):
+            value = metrics.get(name)
+            if value is not None and not math.isfinite(value):
+                return Finding(
+                    f"{name} is {value} at step {step}: the weights are no numbers any more",
+                    "Lower training.learning_rate or training.max_grad_norm; in float16, train in bfloat16 or float32 "
+                    "(model.dtype)",
+                    hopeless=True,
+                )
+        return None
+
+
+def _always(recent: list[Metrics], name: str, holds: Callable[[float], bool]) -> bool:
+    return all(name in metrics and holds(metrics[name]) for metrics in recent)
+
+
+def _no_spread(settings: WatchSettings, recent: list[Metrics]) -> Finding | None:
+    share = settings.max_equal_groups
+    if not _always(recent, "frac_reward_zero_std", lambda value: value >= share):
+        return None
+    rewards = [metrics["reward"] for metrics in recent if "reward" in metrics]
+    all_equal = _always(recent, "frac_reward_zero_std", lambda value: value >= 1.0)
+    how_many = "every group" if all_equal else f"{share:.0%} of the groups or more"
+    symptom = f"for {len(recent)} steps the completions of {how_many} have earned the same, so they teach nothing"
+    if rewards and max(rewards) - min(rewards) < 1e-9:
+        symptom += f" (the mean reward is {rewards[-1]:g} all the time)"
+    return Finding(
+        symptom,
+        "Ask for what the model can do now and then: easier questions, examples in the prompt, a reward with degrees; "
+        "raise training.num_generations or training.temperature",
+        hopeless=all_equal,
+    )
+
+
+def _collapsed(settings: WatchSettings, recent: list[Metrics]) -> Finding | None:
+    if not _always(recent, "entropy", lambda value: value < settings.min_entropy):
+        return None
+    return Finding(
+        f"the entropy has been below {settings.min_entropy:g} for {len(recent)} steps: the model writes the same again "
+        "and again",
+        "Raise training.temperature or training.beta, or lower training.learning_rate",
+        hopeless=False,
+    )
+
+
+def _far_from_start(settings: WatchSettings, recent: list[Metrics]) -> Finding | None:
+    if not _always(recent, "kl", lambda value: value > settings.max_kl):
+        return None
+    return Finding(
+        f"the KL divergence from the start model has been above {settings.max_kl:g} for {len(recent)} steps",
+        "Raise training.beta or lower training.learning_rate",
+        hopeless=False,
+    )
+
+
+def _cut_off(settings: WatchSettings, recent: list[Metrics]) -> Finding | None:
+    share = settings.max_clipped_completions
+    if not _always(recent, "completions/clipped_ratio", lambda value: value > share):
+        return None
+    return Finding(
+        f"for {len(recent)} steps more than {share:.0%} of the completions were cut off before their end",
+        "Raise training.max_completion_length, or ask for shorter answers",
+        hopeless=False,
+    )
+
+
+def _steps_too_large(settings: WatchSettings, recent: list[Metrics]) -> Finding | None:
+    share = settings.max_clip_ratio
+    if not _always(recent, "clip_ratio/region_mean", lambda value: value > share):
+        return None
+    return Finding(
+        f"for {len(recent)} steps the clipping of the policy ratio has held back more than {share:.0%} of the tokens",
+        "Lower training.learning_rate or training.num_iterations",
+        hopeless=False,
+    )
+
+
+_LASTING: dict[str, Callable[[WatchSettings, list[Metrics]], Finding | None]] = {
+    "spread": _no_spread,
+    "entropy": _collapsed,
+    "kl": _far_from_start,
+    "length": _cut_off,
+    "clipping": _steps_too_large,
+}
