@@ -22,8 +22,10 @@ GOLD_COLUMNS = ("answer", "ground_truth")
 
 SAMPLE = 64
 """Golds by which it is found what a reward looks at and how long it takes, and that a judge which samples gets."""
+SLOW = 0.001
+"""Seconds for a completion from which a reward counts as slow, such as a judge that is asked over a network."""
 SECONDS = 120.0
-"""The most that replaying the golds through one reward may take; a slower one gets as many rows as fit."""
+"""The most that replaying the golds through a slow reward may take: it gets as many as fit."""
 
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _NUMBER_AND_MARKS = re.compile(r"[\s#$€£¥%+\u2212,.0-9-]+")
@@ -143,15 +145,14 @@ def check_golds(scorer: Scorer, rows: Sequence[Row], template: str, report: Gate
 
 def _replayed(scorer: Scorer, rows: Sequence[Row], template: str) -> Sequence[Row]:
     """The rows to replay: all, or as many as there is time for, evenly spaced."""
+    sample = list(evenly(rows, SAMPLE))
     if not scorer.traits.deterministic:
-        return evenly(rows, SAMPLE)
-    sample = evenly(rows, SAMPLE)
+        return sample
     started = time.monotonic()
     for _ in _tries(scorer, sample, template):
         pass
     seconds = (time.monotonic() - started) / len(sample)
-    affordable = int(SECONDS / (seconds * _TRIES)) if seconds else len(rows)
-    return rows if affordable >= len(rows) else evenly(rows, max(SAMPLE, affordable))
+    return rows if seconds < SLOW else evenly(rows, max(SAMPLE, int(SECONDS / (seconds * _TRIES))))
 
 
 def _gold_looked_at(scorer: Scorer, rows: Sequence[Row], template: str) -> str | None:
@@ -162,7 +163,7 @@ def _gold_looked_at(scorer: Scorer, rows: Sequence[Row], template: str) -> str |
             return name
     if not present:
         return None
-    sample = evenly(rows, SAMPLE)
+    sample = list(evenly(rows, SAMPLE))
     texts = [fill(template, row).removeprefix(scorer.opening) for row in sample]
     others = [_with_another_gold(row, present[0]) for row in sample]
     # On one line too, lest a regular expression without DOTALL sees nothing.

@@ -156,10 +156,24 @@ def in_batches(rows: Sequence[Row], size: int = 2048) -> Iterator[tuple[int, lis
         yield start, [rows[index] for index in range(start, min(start + size, len(rows)))]
 
 
-def evenly(rows: Sequence[Row], count: int) -> list[Row]:
-    """At most `count` rows, evenly spaced."""
-    taken = min(len(rows), count)
-    return [rows[index * len(rows) // taken] for index in range(taken)]
+def evenly(rows: Sequence[Row], count: int) -> Sequence[Row]:
+    """At most `count` rows, evenly spaced; they are fetched as they are asked for."""
+    return rows if count >= len(rows) else _Spaced(rows, count)
+
+
+class _Spaced(Sequence[Row]):
+    def __init__(self, rows: Sequence[Row], size: int) -> None:
+        self._rows, self._size = rows, size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(self._size))]
+        if not -self._size <= index < self._size:
+            raise IndexError(index)
+        return self._rows[index % self._size * len(self._rows) // self._size]
 
 
 def name_of(index: int, row: Row) -> str:

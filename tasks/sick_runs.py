@@ -54,13 +54,17 @@ class Watch:
         for name in ("loss", "grad_norm", "reward"):
             value = metrics.get(name)
             if value is not None and not math.isfinite(value):
-                return Finding(
-                    f"{name} is {value} at step {step}: the weights are no numbers any more",
-                    "Lower training.learning_rate or training.max_grad_norm; in float16, train in bfloat16 or float32 "
-                    "(model.dtype)",
-                    hopeless=True,
-                )
+                return broken(f"{name} is {value} at step {step}")
         return None
+
+
+def broken(what: str) -> Finding:
+    """The diagnosis of a model whose weights have left the range of numbers; `what` shows it."""
+    return Finding(
+        f"{what}: the weights are no numbers any more",
+        "Lower training.learning_rate or training.max_grad_norm; instead of float16 set model.dtype=float32",
+        hopeless=True,
+    )
 
 
 def _always(recent: list[Metrics], name: str, holds: Callable[[float], bool]) -> bool:

@@ -19,6 +19,7 @@ from tasks.errors import UserError
 from tasks.models import load_arguments, load_tokenizer
 from tasks.prompts import build_prompt, encode
 from tasks.scoring import Scorer
+from tasks.sick_runs import broken
 from tasks.training_arguments import grpo_config, lora_config
 from tasks.training_callbacks import MetricsFile, SickRun, Validation
 from tasks.worker import run_worker
@@ -54,7 +55,13 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
     if checkpoint:
         print(f"going on from {Path(checkpoint).name}", flush=True)
     started = time.monotonic()
-    trainer.train(resume_from_checkpoint=checkpoint)
+    try:
+        trainer.train(resume_from_checkpoint=checkpoint)
+    except RuntimeError as error:
+        if all_finite(trainer.model):
+            raise
+        step, reason = trainer.state.global_step, str(error).splitlines()[0]
+        raise UserError(f"training was stopped at step {step}: {broken(reason)}") from None
     if sick.diagnosis:
         raise UserError(sick.diagnosis)
     best = validation.choose()
@@ -88,6 +95,11 @@ def prompt_dataset(rows: pd.DataFrame, tokenizer: Any, config: Config) -> tuple[
     # TRL's own names, which a dataset's columns must not take.
     columns = [name for name in rows if name not in ("prompt", "completion", "completion_ids")]
     return Dataset.from_dict({"prompt": prompts} | {str(name): rows[name].tolist() for name in columns}), too_long
+
+
+def all_finite(model: Any) -> bool:
+    """Whether every trained weight is a number; sampling from others fails with an error of its own."""
+    return all(bool(weight.isfinite().all()) for weight in model.parameters() if weight.requires_grad)
 
 
 def newest_whole_checkpoint(folder: Path) -> str | None:
