@@ -11,7 +11,7 @@ MLFLOW_PORT ?= 5000
 RUNS ?= $(CURDIR)/runs
 export GRPO_RUNS ?= $(RUNS)
 
-.PHONY: help install lock demo test test-slow benchmarks lint format up down clean
+.PHONY: help install lock demo test test-slow faults benchmarks lint format up down clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -43,6 +43,9 @@ test: install  ## The tests to have at hand: everything but the slow ones
 
 test-slow: install  ## End-to-end and convergence tests, with real servers
 	$(BIN)/python -m pytest -m slow tests
+
+faults: install  ## The whole fault suite: a run that is killed at twenty moments
+	FAULT_MOMENTS=20 $(BIN)/python -m pytest -m slow tests/end_to_end/test_faults.py
 
 benchmarks: install  ## Speed and memory, as ratios against a baseline in the same run
 	for file in tests/benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done

@@ -4,10 +4,11 @@ import argparse
 import logging
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import httpx
+from prefect import State
 
 from tasks.config import Config, load, parse_override
 from tasks.errors import UserError
@@ -70,11 +71,18 @@ def _run(parser: argparse.ArgumentParser, arguments: Sequence[str], flow: Any, o
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    return run_to_end(
+        lambda: flow(config=given.config, overrides=overrides, **{option: getattr(given, option)}, return_state=True)
+    )
+
+
+def run_to_end(flow: Callable[[], State]) -> int:
+    """Run a flow in this process and say how it ended; 0 for success, else 1."""
     # Prefect ends the stages on SIGTERM and then lets it kill the process; leave in order instead, so that the server
     # that Prefect may have started for this process ends with it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     logging.getLogger("prefect.flow_runs").addFilter(_without_failure)
-    state = flow(config=given.config, overrides=overrides, **{option: getattr(given, option)}, return_state=True)
+    state = flow()
     if state.is_completed():
         print(state.message)
         return 0

@@ -13,6 +13,7 @@ from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
 from flows.artifacts import comparison, completions_table, publish, show_gate
+from flows.run_id import run_id
 from flows.shared_stages import ingest, preflight, score_untrained
 from flows.stages import REFUSED, Context, StageFailed, log_line, stage
 from flows.tags import run_tags
@@ -23,7 +24,7 @@ from tasks import train as train_stage
 from tasks.config import STAGES, Stage, load
 from tasks.errors import UserError
 from tasks.prompt_lengths import prompt_lengths as measure_prompts
-from tasks.run import Run
+from tasks.run import Run, write_json
 from tasks.tracking import Tracker
 from tasks.validate import gate_numbers, gate_table
 from tasks.validate import validate as validate_data
@@ -122,10 +123,12 @@ def grpo(
     """
     try:
         settings = load(config, overrides)
+        run = Run.open(run_id())
+        run.claim()
     except UserError as error:
         return Failed(name=REFUSED, message=str(error))
-    run = Run.open(str(flow_run.id))
     settings.write(run.folder / "config.yaml")
+    write_json(run.folder / "run.json", {"flow": "grpo", "until": until})
     get_run_logger().info("run folder: %s", run.folder)
     context = Context(run, settings)
     tracker: Tracker | None = None

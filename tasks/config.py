@@ -248,6 +248,11 @@ class TrainingSettings(BaseModel):
     processes: int = Field(1, ge=1, description="Processes that train together: one per GPU.")
     accelerate_config: Path | None = Field(None, description="A configuration of `accelerate launch` to use.")
     time_limit: float | None = Field(None, gt=0, description="Seconds that one attempt at training may take.")
+    grace: float = Field(
+        20,
+        ge=0,
+        description="Seconds for a last checkpoint when the run is to end; Prefect kills a cancelled one after 30.",
+    )
     cpu_shortcuts: bool = Field(True, description="On a CPU, leave out work that cannot change a result (`tasks.cpu`).")
 
     @model_validator(mode="before")
@@ -270,16 +275,32 @@ class TrainingSettings(BaseModel):
         """The keyword arguments for `GRPOConfig`, the pipeline's defaults included."""
         return PIPELINE_DEFAULTS | dict(self.__pydantic_extra__ or {})
 
+    @property
+    def step_size(self) -> int:
+        """Completions that all processes together take at one time."""
+        size: int = self.grpo.get("per_device_train_batch_size", 8) * self.processes
+        return size
+
+    @property
+    def generation_batch(self) -> int:
+        """Completions that are generated at one time, before they are trained on."""
+        grpo = self.grpo
+        per_generation = grpo.get("steps_per_generation") or grpo.get("gradient_accumulation_steps", 1)
+        batch: int = grpo.get("generation_batch_size") or self.step_size * per_generation
+        return batch
+
+    @property
+    def cycle_steps(self) -> float:
+        """Optimizer steps from one generation to the next; only between two cycles is nothing lost by stopping."""
+        micro_steps = self.generation_batch // self.step_size * self.grpo.get("num_iterations", 1)
+        return float(micro_steps / self.grpo.get("gradient_accumulation_steps", 1))
+
     @model_validator(mode="after")
     def _groups_divide_the_batch(self) -> Self:
         grpo = self.grpo
-        group = grpo.get("num_generations", 8)
-        step = grpo.get("per_device_train_batch_size", 8) * self.processes
-        accumulation = grpo.get("gradient_accumulation_steps", 1)
         if "generation_batch_size" in grpo and "steps_per_generation" in grpo:
             raise ValueError("training.generation_batch_size and training.steps_per_generation exclude each other")
-        per_generation = grpo.get("steps_per_generation") or accumulation
-        batch = grpo.get("generation_batch_size") or step * per_generation
+        group, step, batch = grpo.get("num_generations", 8), self.step_size, self.generation_batch
         if batch % step:
             raise ValueError(
                 f"training.generation_batch_size ({batch}) must be a multiple of training.per_device_train_batch_size "
@@ -291,12 +312,10 @@ class TrainingSettings(BaseModel):
                 f"(per_device_train_batch_size × processes × steps per generation); choose a divisor of {batch}, or "
                 f"make the batch a multiple of {group}"
             )
-        cycle = batch // step * grpo.get("num_iterations", 1)
-        steps_per_cycle = cycle / accumulation
         save = grpo.get("save_steps", 0)
-        if grpo.get("save_strategy") == "steps" and save >= 1 and not (save / steps_per_cycle).is_integer():
+        if grpo.get("save_strategy") == "steps" and save >= 1 and not (save / self.cycle_steps).is_integer():
             raise ValueError(
-                f"training.save_steps ({save:g}) must be a multiple of the generation cycle of {steps_per_cycle:g} "
+                f"training.save_steps ({save:g}) must be a multiple of the generation cycle of {self.cycle_steps:g} "
                 "steps: a run resumed inside a cycle would generate anew and differ from the uninterrupted one"
             )
         return self

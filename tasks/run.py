@@ -1,11 +1,12 @@
 """Where a run keeps what it made: the run folder, and the store of what runs share.
 
 runs/
-  <flow run id>/        one run: config.yaml, results/<stage>.json, logs/, train/, evaluate/, report.md …
+  <flow run id>/        one run: run.json, config.yaml, results/<stage>.json, logs/, train/, evaluate/, report.md …
   store/<kind>/<digest> data, models and baselines, by the digest of all that they depend on
   mlflow.db, mlartifacts  the tracking store where no MLflow server is configured
 """
 
+import fcntl
 import hashlib
 import json
 import os
@@ -15,9 +16,12 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from tasks.errors import UserError
+
+# The locks of this process; the system gives them back when it ends.
+_claimed: dict[Path, IO[str]] = {}
 
 PROJECT = Path(__file__).resolve().parent.parent
 
@@ -57,6 +61,23 @@ class Run:
                 "set GRPO_RUNS to a folder that you may write to"
             ) from None
         return cls(id, folder)
+
+    def claim(self) -> None:
+        """Hold the run for this process until it ends, however it ends. Raises UserError if another one holds it."""
+        if self.folder in _claimed:
+            return
+        file = (self.folder / "lock").open("a+")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            raise UserError(
+                f"the run {self.id} is going on in the process {file.read().strip()}; wait for its end, or cancel it"
+            ) from None
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        _claimed[self.folder] = file
 
     def result(self, stage: str) -> dict[str, Any] | None:
         """What a finished stage left, or None."""

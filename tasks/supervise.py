@@ -18,11 +18,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from tasks.errors import UserError, WorkerFailed
 from tasks.run import PROJECT, read_json, write_json
 from tasks.worker import USER_ERROR_EXIT
 
-GRACE = 20.0  # seconds a worker has after SIGTERM; Prefect kills a cancelled run after 30
+GRACE = 20.0  # seconds that a worker has after SIGTERM; Prefect kills a cancelled run after 30
 _LINE_END = re.compile(rb"[\r\n]+")
 
 
@@ -38,12 +40,14 @@ def run_job(
     time_limit: float | None = None,
     limit_setting: str = "the time limit",
     on_tick: Callable[[], None] | None = None,
+    grace: float = GRACE,
 ) -> dict[str, Any]:
     """Run `python -m module` (or `launcher … --module module`) on `job` and return its result.
 
     `folder` takes the job file and the result; `on_tick` is called about once a second meanwhile. A worker that takes
-    longer than `time_limit` seconds is ended; `limit_setting` is where the user sets them. Raises UserError
-    with the worker's own sentence, or WorkerFailed with the exit code and the last lines of the log.
+    longer than `time_limit` seconds is ended; `limit_setting` is where the user sets them. To end a worker is to send
+    SIGTERM to it and all that it started, and SIGKILL to what is left after `grace` seconds. Raises UserError with the
+    worker's own sentence, or WorkerFailed with the exit code and the last lines of the log.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{module.rpartition('.')[2]}.job"
@@ -69,7 +73,7 @@ def run_job(
                 f"{last}"
             )
 
-    code = _watch(command, log, line_seen, environment or {}, tick)
+    code = _watch(command, log, line_seen, environment or {}, tick, grace)
     if on_tick:
         on_tick()  # once more, for what the worker left in its last second
     if code == 0 and path.with_suffix(".result").exists():
@@ -87,6 +91,7 @@ def _watch(
     on_line: Callable[[str], None],
     environment: dict[str, str],
     tick: Callable[[], None],
+    grace: float,
 ) -> int:
     process = subprocess.Popen(
         command,
@@ -97,32 +102,39 @@ def _watch(
         start_new_session=True,
         env=os.environ | {"PYTHONUNBUFFERED": "1", "GRPO_SUPERVISED": "1"} | environment,
     )
-    assert process.stdout is not None
+    output = _Output(process, log, on_line)
     try:
-        with log.open("ab") as sink, selectors.DefaultSelector() as selector:
-            os.set_blocking(process.stdout.fileno(), False)
-            selector.register(process.stdout, selectors.EVENT_READ)
-            pending, open_ = b"", True
-            while open_ and process.poll() is None:
-                for _ in selector.select(timeout=1.0):
-                    pending, open_ = _forward(process.stdout.fileno(), pending, sink, on_line)
-                tick()
-            while open_ and selector.select(timeout=0.2):
-                pending, open_ = _forward(process.stdout.fileno(), pending, sink, on_line)
-            if pending:
-                _emit(pending, sink, on_line)
+        while output.open and process.poll() is None:
+            output.read(timeout=1.0)
+            tick()
         return process.wait()
     finally:
         # BaseException too: Prefect's cancellation arrives as one (TerminationSignal).
-        _end_group(process)
+        _end_group(process, grace, output)
 
 
-def _forward(fd: int, pending: bytes, sink: Any, on_line: Callable[[str], None]) -> tuple[bytes, bool]:
-    data = os.read(fd, 1 << 16)
-    *lines, rest = _LINE_END.split(pending + data)
-    for line in lines:
-        _emit(line, sink, on_line)
-    return rest, bool(data)
+class _Output:
+    """What a worker writes, line by line."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path, on_line: Callable[[str], None]) -> None:
+        assert process.stdout is not None
+        self._pipe, self._log, self._on_line = process.stdout, log, on_line
+        self._pending = b""
+        self.open = True
+        os.set_blocking(self._pipe.fileno(), False)
+
+    def read(self, timeout: float) -> bool:
+        """Wait for output and hand it on; False if there was none."""
+        with self._log.open("ab") as sink, selectors.DefaultSelector() as selector:
+            selector.register(self._pipe, selectors.EVENT_READ)
+            if not self.open or not selector.select(timeout):
+                return False
+            data = os.read(self._pipe.fileno(), 1 << 16)
+            self.open = bool(data)
+            *lines, self._pending = _LINE_END.split(self._pending + data)
+            for line in lines + ([] if data else [self._pending]):
+                _emit(line, sink, self._on_line)
+            return self.open
 
 
 def _emit(line: bytes, sink: Any, on_line: Callable[[str], None]) -> None:
@@ -132,17 +144,31 @@ def _emit(line: bytes, sink: Any, on_line: Callable[[str], None]) -> None:
         on_line(line.decode("utf-8", "replace").rstrip())
 
 
-def _end_group(process: subprocess.Popen[bytes]) -> None:
+def _end_group(process: subprocess.Popen[bytes], grace: float, output: _Output) -> None:
     """End the worker and all it started; SIGTERM first, SIGKILL after the grace."""
     if process.poll() is None:
         _signal_group(process.pid, signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(GRACE)
+        # A launcher ends at once; the trainer that it started may still be writing its checkpoint.
+        deadline = time.monotonic() + grace
+        while time.monotonic() < deadline and (process.poll() is None or _has_members(process.pid)):
+            if not output.read(timeout=0.1) and not output.open:
+                time.sleep(0.1)
     _signal_group(process.pid, signal.SIGKILL)  # also what outlived a worker that ended by itself
     process.wait()
+    while output.read(timeout=0.2):
+        pass
     for pipe in (process.stdin, process.stdout):
         if pipe:
             pipe.close()
+
+
+def _has_members(group: int) -> bool:
+    """Whether a process of the group still runs."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, ProcessLookupError):
+            if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
+                return True
+    return False
 
 
 def _signal_group(group: int, number: signal.Signals) -> None:

@@ -47,6 +47,7 @@ def train(
         time_limit=config.training.time_limit,
         limit_setting="training.time_limit",
         on_tick=lambda: tracker.forward(metrics),
+        grace=config.training.grace,
     )
     tracker.forward(metrics, final=True)
     return result

@@ -2,6 +2,7 @@
 
 import json
 import resource
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pandas as pd
 import torch
 from datasets import Dataset
-from transformers import PrinterCallback
+from transformers import PrinterCallback, TrainerState
 from transformers.trainer_utils import get_last_checkpoint
 from trl import GRPOTrainer
 
@@ -21,8 +22,8 @@ from tasks.prompts import build_prompt, encode
 from tasks.scoring import Scorer
 from tasks.sick_runs import broken
 from tasks.training_arguments import grpo_config, lora_config
-from tasks.training_callbacks import MetricsFile, SickRun, Validation
-from tasks.worker import run_worker
+from tasks.training_callbacks import MetricsFile, SaveBeforeEnd, SickRun, Validation
+from tasks.worker import leave, run_worker
 
 
 def train(job: dict[str, Any]) -> dict[str, Any]:
@@ -49,19 +50,21 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
     validation = Validation(trainer, config, scorer, pd.read_parquet(job["validation"]), folder)
     trainer.add_callback(MetricsFile(folder / "metrics.jsonl"))
     trainer.add_callback(validation)
-    sick = SickRun(config.watch)
+    sick, saver = SickRun(config.watch), SaveBeforeEnd(config.training.cycle_steps)
     trainer.add_callback(sick)
+    trainer.add_callback(saver)
     checkpoint = newest_whole_checkpoint(folder)
-    if checkpoint:
-        print(f"going on from {Path(checkpoint).name}", flush=True)
     started = time.monotonic()
     try:
-        trainer.train(resume_from_checkpoint=checkpoint)
+        _train_on(trainer, checkpoint)
     except RuntimeError as error:
         if all_finite(trainer.model):
             raise
         step, reason = trainer.state.global_step, str(error).splitlines()[0]
         raise UserError(f"training was stopped at step {step}: {broken(reason)}") from None
+    if saver.ended:
+        print(f"asked to end: saved checkpoint-{trainer.state.global_step}", flush=True)
+        leave(128 + signal.SIGTERM)
     if sick.diagnosis:
         raise UserError(sick.diagnosis)
     best = validation.choose()
@@ -79,6 +82,21 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
         "peak_ram_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
         "peak_gpu_gib": torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else 0.0,
     }
+
+
+def _train_on(trainer: GRPOTrainer, checkpoint: str | None) -> None:
+    """Train from the start or from a checkpoint to the last step, unless the checkpoint is that of the last step:
+    transformers would do one more."""
+    if checkpoint is None:
+        trainer.train()
+        return
+    print(f"going on from {Path(checkpoint).name}", flush=True)
+    state = TrainerState.load_from_json(str(Path(checkpoint) / "trainer_state.json"))
+    if state.global_step < state.max_steps:
+        trainer.train(resume_from_checkpoint=checkpoint)
+    else:
+        trainer._load_from_checkpoint(checkpoint)
+        trainer.state = state
 
 
 def prompt_dataset(rows: pd.DataFrame, tokenizer: Any, config: Config) -> tuple[Dataset, int]:

@@ -1,6 +1,7 @@
 """What is watched while TRL trains: the metrics by step, and greedy answers to validation questions."""
 
 import math
+import signal
 import time
 from collections import deque
 from pathlib import Path
@@ -45,6 +46,30 @@ class MetricsFile(TrainerCallback):
                 f"{logs.get('step_time', math.nan):.1f} s  {sparkline(list(self.rewards))}",
                 flush=True,
             )
+
+
+class SaveBeforeEnd(TrainerCallback):
+    """When the process is asked to end (SIGTERM), saves a checkpoint at the end of the step and stops.
+
+    Only between two generation cycles, since TRL does not save what it has generated: so the run that goes on from it
+    does what the uninterrupted one would have done. transformers' own `enable_jit_checkpoint` saves within a step.
+    """
+
+    def __init__(self, cycle_steps: float) -> None:
+        self.cycle_steps = cycle_steps
+        self.asked = self.ended = False
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        def ask(*_: Any) -> None:
+            self.asked = True
+
+        signal.signal(signal.SIGTERM, ask)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        # Every process must stop at the same step, though the signal may reach one of them later.
+        asked = any(gather_object([self.asked])) if args.world_size > 1 else self.asked
+        if asked and (state.global_step / self.cycle_steps).is_integer():
+            control.should_save = control.should_training_stop = self.ended = True
 
 
 class SickRun(TrainerCallback):

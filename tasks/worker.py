@@ -32,13 +32,13 @@ def run_worker(work: Callable[[dict[str, Any]], dict[str, Any]]) -> NoReturn:
     except UserError as error:
         if main_process:
             write_json(path.with_suffix(".error"), {"error": str(error)})
-        _leave(USER_ERROR_EXIT)
+        leave(USER_ERROR_EXIT)
     if main_process:
         write_json(path.with_suffix(".result"), result)
-    _leave(0)
+    leave(0)
 
 
-def _leave(code: int) -> NoReturn:
+def leave(code: int) -> NoReturn:
     """Exit without waiting for the threads and atexit hooks of the libraries, some of which hang (vLLM's on a CPU)."""
     sys.stdout.flush()
     sys.stderr.flush()

@@ -15,7 +15,7 @@ from tasks.errors import UserError, WorkerFailed
 from tasks.supervise import run_job
 
 PROGRAM = """
-    import os, subprocess, sys, time
+    import os, signal, subprocess, sys, time
     from tasks.errors import UserError
     from tasks.worker import run_worker
 
@@ -32,6 +32,14 @@ PROGRAM = """
         if job["do"] == "linger":
             child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
             print("pids", os.getpid(), child.pid, flush=True)
+            time.sleep(300)
+        if job["do"] == "say goodbye":
+            def goodbye(*_):
+                time.sleep(1)
+                print("goodbye", flush=True)
+                os._exit(0)
+            signal.signal(signal.SIGTERM, goodbye)
+            print("ready", flush=True)
             time.sleep(300)
         if job["do"] == "leave_a_child":
             child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
@@ -155,3 +163,29 @@ def test_a_supervisor_that_is_killed_takes_the_worker_with_it(worker, tmp_path, 
     supervisor.wait(10)
     # The worker's process group goes with it; its child is in that group.
     assert gone(pids_in([line]))
+
+
+def test_what_a_worker_says_in_its_grace_is_heard(worker, tmp_path):
+    lines: list[str] = []
+    with pytest.raises(UserError, match="ran past"):
+        run(worker, tmp_path, lines, time_limit=4.0, do="say goodbye")
+    assert lines == ["ready", "goodbye"]
+    assert (tmp_path / "log").read_text() == "ready\ngoodbye\n"
+
+
+def test_what_a_launcher_has_started_gets_the_grace_too_though_the_launcher_ends_at_once(worker, tmp_path):
+    launcher = (
+        "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-m', *sys.argv[2:]]))"  # without --module
+    )
+    lines: list[str] = []
+    with pytest.raises(UserError, match="ran past"):
+        run_job(
+            worker,
+            {"do": "say goodbye"},
+            tmp_path / "job",
+            log=tmp_path / "log",
+            on_line=lines.append,
+            launcher=[sys.executable, "-c", launcher, "--module"],
+            time_limit=4.0,
+        )
+    assert lines == ["ready", "goodbye"]

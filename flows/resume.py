@@ -1,0 +1,76 @@
+"""`python -m flows.resume RUN_ID`: go on with a run in this process, whatever ended it and whatever Prefect says of it.
+
+What is finished is not done again, training goes on from the newest whole checkpoint, and it is the same MLflow run. If
+the Prefect server knows the run, it is the same flow run there too.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from prefect import State
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import FlowRun
+from prefect.exceptions import ObjectNotFound
+from prefect.flow_engine import run_flow
+from prefect.states import Pending
+
+from flows.command_line import check_prefect, run_to_end
+from flows.grpo import grpo
+from flows.run_id import RESUMED
+from tasks.errors import UserError
+from tasks.run import Run, read_json, runs_root
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m flows.resume", description="Go on with a run of the flow grpo.")
+    parser.add_argument("run", help="the flow run's id, which is the name of its folder in runs/")
+    run_id = parser.parse_args(arguments).run
+    try:
+        parameters = parameters_of(run_id)
+        Run.open(run_id).claim()
+        check_prefect()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return run_to_end(lambda: resume(run_id, parameters))
+
+
+def parameters_of(run_id: str) -> dict[str, Any]:
+    """The flow's parameters by what lies in the run folder. Raises UserError if there is no such run."""
+    folder = runs_root() / run_id
+    if not (folder / "run.json").is_file():
+        known = sorted(runs_root().glob("*/run.json"), key=lambda path: path.stat().st_mtime)
+        newest = f"; the newest is {known[-1].parent.name}" if known else ""
+        raise UserError(f"there is no run {run_id} in {runs_root()}{newest}; correct the id, or set GRPO_RUNS")
+    return {"config": str(folder / "config.yaml"), "until": read_json(folder / "run.json")["until"]}
+
+
+def resume(run_id: str, parameters: dict[str, Any]) -> State:
+    """Run the flow again as the run `run_id`."""
+    known = _flow_run(run_id)
+    if known is not None:
+        state: State = run_flow(grpo, flow_run=known, parameters=parameters, return_type="state")  # type: ignore[assignment]
+        return state
+    token = RESUMED.set(run_id)
+    try:
+        return grpo(**parameters, return_state=True)
+    finally:
+        RESUMED.reset(token)
+
+
+def _flow_run(run_id: str) -> FlowRun | None:
+    """The flow run, made ready to run once more, if the server knows it."""
+    with get_client(sync_client=True) as client:
+        try:
+            # Pending, not scheduled: no worker shall take it up beside us.
+            client.set_flow_run_state(UUID(run_id), Pending(message="resumed by flows.resume"), force=True)
+            return client.read_flow_run(UUID(run_id))
+        except (ObjectNotFound, ValueError):
+            return None
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
