@@ -146,6 +146,61 @@ def test_a_bad_override_is_refused_with_a_sentence_and_nothing_is_recorded(place
     assert not (place.runs / flow_run["id"]).exists()
 
 
+def test_a_cancelled_and_then_crashed_flow_run_is_retried_by_prefect_where_it_stopped(place, worker, overrides):
+    """Cancelled in training, retried; its process killed in the evaluation, retried; and it is one run in the end."""
+    experiment = {"registry.name": "retried", "registry.experiment": "retried", "training.max_steps": 40}
+    given = overrides | experiment | {"training.save_steps": 4, "evaluation.every_steps": None}
+    done = prefect(place, "deployment", "run", "grpo/demo", "--param", f"overrides={json.dumps(given)}")
+    assert done.returncode == 0, done.stdout
+    api = place.variables["PREFECT_API_URL"]
+    query = {"sort": "EXPECTED_START_TIME_DESC", "limit": 1}
+    [flow_run] = httpx.post(f"{api}/flow_runs/filter", json=query).json()
+    folder = place.runs / flow_run["id"]
+
+    wait_for(lambda: (folder / "train" / "checkpoint-4").exists())
+    family = flow_process(folder).children(recursive=True)
+    assert prefect(place, "flow-run", "cancel", flow_run["id"]).returncode == 0
+    cancelled = time.monotonic()
+    wait_for(lambda: state_of(api, flow_run["id"]) == "CANCELLED")
+    _, alive = psutil.wait_procs(family, timeout=30)
+    assert [one for one in alive if one.status() != psutil.STATUS_ZOMBIE] == []
+    assert time.monotonic() - cancelled < 45  # the worker asks every few seconds for what is to be cancelled
+    [run] = place.mlflow_runs("retried")
+    assert (run.info.status, run.data.tags["outcome"]) == ("KILLED", "cancelled")
+    reached = max(point.step for point in place.mlflow.get_metric_history(run.info.run_id, "train/reward"))
+    assert reached < 40
+    ingested = (folder / "results" / "ingest.json").stat().st_mtime_ns
+
+    assert prefect(place, "flow-run", "retry", flow_run["id"]).returncode == 0
+    wait_for(lambda: (folder / "results" / "train.json").exists())
+    flow_process(folder).kill()
+    wait_for(lambda: state_of(api, flow_run["id"]) == "CRASHED")
+    assert prefect(place, "flow-run", "retry", flow_run["id"]).returncode == 0
+    wait_for(lambda: state_of(api, flow_run["id"]) == "COMPLETED")
+    [run] = place.mlflow_runs("retried")
+    assert (run.info.status, run.data.tags["outcome"]) == ("FINISHED", "promoted")
+    steps = sorted(point.step for point in place.mlflow.get_metric_history(run.info.run_id, "train/reward"))
+    assert steps == list(range(1, 41))
+    assert (folder / "results" / "ingest.json").stat().st_mtime_ns == ingested
+    assert len(place.mlflow.search_model_versions("name = 'retried'")) == 1
+
+
+def wait_for(condition, seconds: float = 240) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.1)
+
+
+def flow_process(folder: Path) -> psutil.Process:
+    """The process that holds the run."""
+    return psutil.Process(int((folder / "lock").read_text()))
+
+
+def state_of(api: str, flow_run: str) -> str:
+    return str(httpx.get(f"{api}/flow_runs/{flow_run}").json()["state_type"])
+
+
 @pytest.fixture
 def stack(tmp_path: Path) -> Iterator["Stack"]:
     stack = Stack(Sandbox(tmp_path))
