@@ -67,75 +67,73 @@ def broken(what: str) -> Finding:
     )
 
 
-def _always(recent: list[Metrics], name: str, holds: Callable[[float], bool]) -> bool:
-    return all(name in metrics and holds(metrics[name]) for metrics in recent)
-
-
 def _no_spread(settings: WatchSettings, recent: list[Metrics]) -> Finding | None:
     share = settings.max_equal_groups
-    if not _always(recent, "frac_reward_zero_std", lambda value: value >= share):
+    shares = [metrics.get("frac_reward_zero_std", 0.0) for metrics in recent]
+    if min(shares) < share:
         return None
-    rewards = [metrics["reward"] for metrics in recent if "reward" in metrics]
-    all_equal = _always(recent, "frac_reward_zero_std", lambda value: value >= 1.0)
-    how_many = "every group" if all_equal else f"{share:.0%} of the groups or more"
+    hopeless = min(shares) >= 1.0
+    how_many = "every group" if hopeless else f"{share:.0%} of the groups or more"
     symptom = f"for {len(recent)} steps the completions of {how_many} have earned the same, so they teach nothing"
-    if rewards and max(rewards) - min(rewards) < 1e-9:
-        symptom += f" (the mean reward is {rewards[-1]:g} all the time)"
+    rewards = {metrics["reward"] for metrics in recent if "reward" in metrics}
+    if len(rewards) == 1:
+        symptom += f" (the mean reward is {rewards.pop():g} all the time)"
     return Finding(
         symptom,
         "Ask for what the model can do now and then: easier questions, examples in the prompt, a reward with degrees; "
         "raise training.num_generations or training.temperature",
-        hopeless=all_equal,
+        hopeless,
     )
 
 
-def _collapsed(settings: WatchSettings, recent: list[Metrics]) -> Finding | None:
-    if not _always(recent, "entropy", lambda value: value < settings.min_entropy):
-        return None
-    return Finding(
-        f"the entropy has been below {settings.min_entropy:g} for {len(recent)} steps: the model writes the same again "
-        "and again",
-        "Raise training.temperature or training.beta, or lower training.learning_rate",
-        hopeless=False,
-    )
+@dataclass(frozen=True)
+class _Threshold:
+    """A metric that stays above, or below, a setting of `watch`."""
 
+    metric: str
+    setting: str
+    above: bool
+    symptom: str
+    """With `{limit}` and `{steps}`."""
+    advice: str
 
-def _far_from_start(settings: WatchSettings, recent: list[Metrics]) -> Finding | None:
-    if not _always(recent, "kl", lambda value: value > settings.max_kl):
-        return None
-    return Finding(
-        f"the KL divergence from the start model has been above {settings.max_kl:g} for {len(recent)} steps",
-        "Raise training.beta or lower training.learning_rate",
-        hopeless=False,
-    )
-
-
-def _cut_off(settings: WatchSettings, recent: list[Metrics]) -> Finding | None:
-    share = settings.max_clipped_completions
-    if not _always(recent, "completions/clipped_ratio", lambda value: value > share):
-        return None
-    return Finding(
-        f"for {len(recent)} steps more than {share:.0%} of the completions were cut off before their end",
-        "Raise training.max_completion_length, or ask for shorter answers",
-        hopeless=False,
-    )
-
-
-def _steps_too_large(settings: WatchSettings, recent: list[Metrics]) -> Finding | None:
-    share = settings.max_clip_ratio
-    if not _always(recent, "clip_ratio/region_mean", lambda value: value > share):
-        return None
-    return Finding(
-        f"for {len(recent)} steps the clipping of the policy ratio has held back more than {share:.0%} of the tokens",
-        "Lower training.learning_rate or training.num_iterations",
-        hopeless=False,
-    )
+    def __call__(self, settings: WatchSettings, recent: list[Metrics]) -> Finding | None:
+        limit = getattr(settings, self.setting)
+        for metrics in recent:
+            value = metrics.get(self.metric)
+            if value is None or not (value > limit if self.above else value < limit):
+                return None
+        return Finding(self.symptom.format(limit=limit, steps=len(recent)), self.advice, hopeless=False)
 
 
 _LASTING: dict[str, Callable[[WatchSettings, list[Metrics]], Finding | None]] = {
     "spread": _no_spread,
-    "entropy": _collapsed,
-    "kl": _far_from_start,
-    "length": _cut_off,
-    "clipping": _steps_too_large,
+    "entropy": _Threshold(
+        "entropy",
+        "min_entropy",
+        above=False,
+        symptom="the entropy has been below {limit:g} for {steps} steps: the model writes the same again and again",
+        advice="Raise training.temperature or training.beta, or lower training.learning_rate",
+    ),
+    "kl": _Threshold(
+        "kl",
+        "max_kl",
+        above=True,
+        symptom="the KL divergence from the start model has been above {limit:g} for {steps} steps",
+        advice="Raise training.beta or lower training.learning_rate",
+    ),
+    "length": _Threshold(
+        "completions/clipped_ratio",
+        "max_clipped_completions",
+        above=True,
+        symptom="for {steps} steps more than {limit:.0%} of the completions were cut off before their end",
+        advice="Raise training.max_completion_length, or ask for shorter answers",
+    ),
+    "clipping": _Threshold(
+        "clip_ratio/region_mean",
+        "max_clip_ratio",
+        above=True,
+        symptom="for {steps} steps the clipping of the policy ratio has held back more than {limit:.0%} of the tokens",
+        advice="Lower training.learning_rate or training.num_iterations",
+    ),
 }
