@@ -5,6 +5,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from rewards.registry import is_registered
 from tasks.config import Config
 from tasks.run import Run, digest, read_json, source_digest, stored, write_json
 from tasks.supervise import run_job
@@ -65,6 +66,8 @@ def baseline(
             "prompt": config.prompt.model_dump(mode="json"),
             "rewards": [reward.model_dump(mode="json") for reward in config.rewards.functions],
             "user code": user_code(config),
+            # What a reward from a package of the user's calls cannot be told, so its scores belong to this run alone.
+            "run": None if all(_is_known(reward.name) for reward in config.rewards.functions) else run.id,
             "evaluation": config.evaluation.model_dump(mode="json", exclude={"examples", "every_steps", "time_limit"}),
             "max_new_tokens": config.max_new_tokens,
             "gold": config.data.gold,
@@ -84,6 +87,10 @@ def baseline(
     folder = stored("baselines", key, make)
     run.link("baseline", folder)
     return read_json(folder / "summary.json") | {"results": str(folder / "results.parquet")}
+
+
+def _is_known(reward: str) -> bool:
+    return is_registered(reward) or ".py:" in reward
 
 
 def user_code(config: Config) -> dict[str, str]:

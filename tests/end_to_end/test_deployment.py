@@ -175,8 +175,9 @@ def test_a_cancelled_and_then_crashed_flow_run_is_retried_by_prefect_where_it_st
     wait_for(lambda: (folder / "results" / "train.json").exists())
     flow_process(folder).kill()
     wait_for(lambda: state_of(api, flow_run["id"]) == "CRASHED")
-    # Prefect 3.9's worker reports the crash a second time some 20 s after its runner did, whatever goes on by then.
-    wait_for(lambda: "Flow run infrastructure exited with" in (place.folder / "worker.log").read_text())
+    # Prefect 3.9's worker reports the crash once more after its runner did, on a busy machine some 20 s later, and
+    # whatever goes on by then is taken for crashed.
+    time.sleep(30)
     assert prefect(place, "flow-run", "retry", flow_run["id"]).returncode == 0
     wait_for(lambda: state_of(api, flow_run["id"]) == "COMPLETED")
     [run] = place.mlflow_runs("retried")

@@ -99,6 +99,21 @@ def test_training_that_was_killed_and_asked_to_end_gives_the_same_weights_bit_fo
     assert weights["interrupted"].hexdigest() == weights["uninterrupted"].hexdigest()
 
 
+def test_training_whose_last_step_is_saved_is_not_trained_for_one_more(settings: dict[str, Any], sandbox: Sandbox):
+    """As after a kill between the last checkpoint and the stage's result."""
+    settings["evaluation"] |= {"every_steps": None, "limit": 8, "validation_limit": 8}
+    faults = Faults(sandbox, write_config(sandbox.folder / "last.yaml", settings), ("--until", "train"))
+    assert faults.survive([]) == 0 and faults.run is not None
+    weights = faults.run / "train" / "chosen" / "adapter_model.safetensors"
+    before = weights.read_bytes()
+    weights.unlink()
+    (faults.run / "results" / "train.json").unlink()
+    done = sandbox.run("-m", "flows.resume", faults.run.name)
+    assert done.returncode == 0, done.stderr
+    assert f"going on from checkpoint-{STEPS}" in done.stderr and f"step {STEPS + 1}/" not in done.stderr
+    assert weights.read_bytes() == before
+
+
 def test_a_run_that_is_going_on_is_not_gone_on_with(settings: dict[str, Any], sandbox: Sandbox):
     config = write_config(sandbox.folder / "busy.yaml", settings)
     process = subprocess.Popen(
