@@ -23,6 +23,8 @@ class Traits:
     """The reward sees the completion as generated: the prompt's opening is not put back in front of it."""
     deterministic: bool = True
     """The same completion always earns the same. A judge that samples declares `False`."""
+    exact: bool = True
+    """Only the gold itself is right. A reward that takes what is near enough declares `False`."""
 
 
 def declare(
@@ -31,9 +33,10 @@ def declare(
     gold_column: str | None = None,
     completion_alone: bool = False,
     deterministic: bool = True,
+    exact: bool = True,
 ) -> Callable[[_Function], _Function]:
     """A decorator that sets the traits of a reward function."""
-    traits = Traits(maximum, gold_column, completion_alone, deterministic)
+    traits = Traits(maximum, gold_column, completion_alone, deterministic, exact)
 
     def decorate(function: _Function) -> _Function:
         for name, value in asdict(traits).items():
@@ -44,8 +47,8 @@ def declare(
 
 
 def is_declared(reward: Callable[..., Any]) -> bool:
-    """Whether a reward tells anything about itself, if only that the defaults hold."""
-    return any(hasattr(reward, name) for name in asdict(Traits()))
+    """Whether a reward tells anything about itself that is not the default."""
+    return traits_of(reward) != Traits()
 
 
 def traits_of(reward: Callable[..., Any]) -> Traits:

@@ -4,6 +4,7 @@ import math
 import numbers
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import asdict
+from decimal import Decimal
 from typing import Any
 
 from rewards.calling import Reward, finish, is_async
@@ -37,7 +38,7 @@ def guard(reward: Reward, *, name: str, opening: str = "") -> Reward:
 
         try:
             values = await call(slice(None))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise await _blamed(name, call, completions, columns, error) from error
         return list(_checked(name, values, completions, columns))
 
@@ -93,13 +94,13 @@ async def _blamed(
     call: Callable[[slice], Coroutine[Any, Any, Any]],
     completions: Sequence[Any],
     columns: dict[str, Any],
-    error: Exception,
+    error: BaseException,
 ) -> RewardError:
     """The error that names the first row on which the reward raises alone, or the batch where none does."""
     for row in range(len(completions)):
         try:
             await call(slice(row, row + 1))
-        except Exception as row_error:
+        except (Exception, SystemExit) as row_error:
             return _error(name, f"raised {_described(row_error)}", row, completions, columns)
     problem = f"raised {_described(error)} on a batch of {len(completions)}, but on no row of it alone"
     return RewardError(name, problem)
@@ -114,7 +115,9 @@ def _checked(name: str, values: Any, completions: Sequence[Any], columns: dict[s
     if len(values) != len(completions):
         raise RewardError(name, f"returned {len(values)} values for {len(completions)} completions")
     for row, value in enumerate(values):
-        if value is not None and not (isinstance(value, numbers.Real) and math.isfinite(value)):
+        if hasattr(value, "item"):  # a number of numpy's or torch's, which TRL takes too
+            value = value.item()
+        if value is not None and not (isinstance(value, (numbers.Real, Decimal)) and math.isfinite(value)):
             problem = f"returned {_shortened(repr(value))}, which is neither a finite number nor None,"
             raise _error(name, problem, row, completions, columns)
         yield None if value is None else float(value)
@@ -134,7 +137,7 @@ def _error(name: str, problem: str, row: int, completions: Sequence[Any], column
     return RewardError(name, f"{problem} on {where}, completion {text!r}", row=row, completion=text)
 
 
-def _described(error: Exception) -> str:
+def _described(error: BaseException) -> str:
     return f"{type(error).__name__}: {_shortened(str(error))}"
 
 

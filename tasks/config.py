@@ -135,6 +135,13 @@ class ValidationSettings(Section):
     )
     max_rows_named: int = Field(5, ge=1, description="How many rows a failed expectation names.")
 
+    @field_validator("question_characters", "answer_characters")
+    @classmethod
+    def _shortest_before_longest(cls, limits: tuple[int, int]) -> tuple[int, int]:
+        if not 0 <= limits[0] <= limits[1]:
+            raise ValueError(f"must be the shortest and then the longest, not {list(limits)}")
+        return limits
+
 
 class Example(Section):
     """One few-shot example, shown to the model as an earlier turn."""

@@ -18,7 +18,7 @@ def split_statistics(database: duckdb.DuckDBPyConnection, split: str) -> dict[st
             {_spread("length(question)", "question")}, {_spread("length(raw_answer)", "raw_answer")},
             count(DISTINCT answer) AS different, {_spread("number", "number")},
             count(*) FILTER (number < 0) AS negative, count(*) FILTER (number % 1 <> 0) AS not_whole
-        FROM (SELECT *, try_cast(answer AS DOUBLE) AS number FROM {split})
+        FROM (SELECT question, raw_answer, answer, try_cast(answer AS DOUBLE) AS number FROM {split})
         """
     ).fetchall()
     commonest = database.sql(

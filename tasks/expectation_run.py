@@ -5,6 +5,7 @@ Importing this takes seconds.
 
 import copy
 import html
+import json
 import logging
 import os
 from collections.abc import Iterable
@@ -23,9 +24,13 @@ from great_expectations.data_context.types.resource_identifiers import (  # noqa
     ExpectationSuiteIdentifier,
     ValidationResultIdentifier,
 )
+from great_expectations.exceptions import GreatExpectationsError  # noqa: E402
 
-# It tells of each temporary folder.
+from tasks.errors import UserError  # noqa: E402
+
+# They tell of each temporary folder, and of what their pages cannot show.
 logging.getLogger("great_expectations.data_context.types.base").setLevel(logging.WARNING)
+logging.getLogger("great_expectations.render").setLevel(logging.CRITICAL)
 
 # What a result holds of every row that fails, and what it shows of the first.
 _COMPLETE = ("unexpected_list", "unexpected_index_list", "unexpected_index_query")
@@ -50,14 +55,18 @@ class Suite:
 
     def check(self, frame: pd.DataFrame) -> list[tuple[dict[str, Any], list[int]]]:
         """Check some more rows; give the configuration of each expectation that some do not meet, with these rows."""
-        found = self._batch.get_batch({"dataframe": frame}).validate(
-            self._suite,
-            result_format={
-                "result_format": "COMPLETE",
-                "partial_unexpected_count": self.most_named,
-                "return_unexpected_index_query": False,
-            },
-        )
+        try:
+            found = self._batch.get_batch({"dataframe": frame}).validate(
+                self._suite,
+                result_format={
+                    "result_format": "COMPLETE",
+                    "partial_unexpected_count": self.most_named,
+                    "return_unexpected_index_query": False,
+                },
+            )
+        except GreatExpectationsError as error:
+            reason = str(error).strip().splitlines()[0]
+            raise UserError(f"validation.expectations: Great Expectations cannot evaluate them ({reason})") from None
         failed = []
         for result in found.results:
             rows = [row["source_row"] for row in result.result.get("unexpected_index_list") or []]
@@ -66,13 +75,20 @@ class Suite:
                 failed.append((result.expectation_config.to_json_dict(), rows))
             for name in _COMPLETE:
                 result.result.pop(name, None)
+            result.success = bool(result.success)  # some give numpy's
         self.total = found if self.total is None else _merged(self.total, found, self.most_named)
         return failed
 
     def results(self) -> list[dict[str, Any]]:
         """Great Expectations' results over all rows so far, as JSON values."""
         assert self.total is not None, "no rows were checked"
-        return self.total.to_json_dict()["results"]
+        plain = json.dumps(self.total.to_json_dict()["results"], default=_plain)
+        return list(json.loads(plain))
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can hold of a value of numpy's, or of any other kind."""
+    return value.item() if hasattr(value, "item") else str(value)
 
 
 def write_docs(suites: Iterable[Suite], folder: Path) -> Path:
@@ -89,7 +105,6 @@ def write_docs(suites: Iterable[Suite], folder: Path) -> Path:
     }
     context.add_data_docs_site(site_name="data_docs", site_config=site)
     for suite in suites:
-        context.suites.add(gx.ExpectationSuite(suite.name, expectations=suite._suite.expectations))
         key = ValidationResultIdentifier(
             expectation_suite_identifier=ExpectationSuiteIdentifier(suite.name),
             run_id=RunIdentifier(run_name="validate"),
@@ -147,6 +162,10 @@ def _escaped(total: ExpectationSuiteValidationResult | None) -> ExpectationSuite
     assert safe is not None
     for result in safe.results:
         result.result = _escape(result.result)
+        expectation = result.expectation_config
+        assert expectation is not None
+        expectation.kwargs = _escape(expectation.kwargs)
+        expectation.description = _escape(expectation.description)
     return safe
 
 
@@ -159,4 +178,4 @@ def _escape(value: Any) -> Any:
             return {name: _escape(inner) for name, inner in value.items()}
         case list():
             return [_escape(inner) for inner in value]
-    return value
+    return _plain(value) if hasattr(value, "item") else value

@@ -78,6 +78,15 @@ def own_expectations(
                 column="answer", description="every gold is one number behind ####", meta={"shows": "raw_answer"}
             )
         )
+    if data.gold == "plain":
+        expected.append(
+            gxe.ExpectColumnValuesToNotMatchRegex(
+                column="raw_answer",
+                regex="####",
+                description="no gold holds ####, behind which data.gold=hash would read it",
+                meta={"shows": "raw_answer"},
+            )
+        )
     if settings.annotations and data.answer_column is not None:
         expected.append(
             _null(
@@ -128,7 +137,7 @@ def _text(column: str, name: str, characters: tuple[int, int]) -> list[Any]:
             column=column,
             min_value=shortest,
             max_value=longest,
-            description=f"every {name} has {shortest} to {longest} characters",
+            description=f"every {name} has {shortest} to {longest} characters (validation.{name}_characters)",
             meta=meta,
         ),
     ]

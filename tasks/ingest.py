@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from rewards.number import extract_hash_answer
 from tasks.config import DataSettings, SampleSettings
@@ -239,6 +240,13 @@ def _spooled(folder: Path, batches: Iterable[pa.Table], source: Source) -> Spool
                 f"{source.words}: the rows of {folder.name!r} do not all hold the same kinds of columns "
                 f"({first_line(error)}); mend or remove a column"
             ) from None
+    try:
+        pq.ParquetWriter(pa.BufferOutputStream(), spool.schema).close()
+    except pa.ArrowException as error:
+        raise UserError(
+            f"{source.words}: a column of {folder.name!r} cannot be kept as Parquet ({first_line(error)}); mend or "
+            "remove it"
+        ) from None
     return spool
 
 

@@ -58,15 +58,24 @@ def gold_columns(row: Row, column: str) -> list[str]:
     return [column, *(name for name in GOLD_COLUMNS if name != column and row.get(name) == row.get(column))]
 
 
-def perturbed(gold: str) -> dict[str, str]:
-    """Wrong answers made of `gold`, by what was done to it. A gold that is no number can only be hedged."""
+def perturbed(gold: str, others: Sequence[str] = (), exact: bool = True) -> dict[str, str]:
+    """Wrong answers made of `gold`, by what was done to it.
+
+    A gold that is no number can only be hedged, or exchanged for one of `others`, golds of other rows. Where what is
+    near enough counts as right (not `exact`), one more is no wrong answer.
+    """
     wrong = {"' or 5' appended": f"{gold} or 5"}
     number = plain_number(gold)
-    if number is not None:
+    if number is None:
+        another = next((other for other in others if other.split() != gold.split()), None)
+        if another is not None:
+            wrong["that of another row"] = another
+    else:
         value = Decimal(number)
         with localcontext() as context:
             context.prec = len(number) + 5
-            wrong["plus one"] = f"{value + 1:f}"
+            if exact:
+                wrong["plus one"] = f"{value + 1:f}"
             wrong["times ten plus one"] = f"{value * 10 + 1:f}"
             if value:
                 wrong["sign flipped"] = f"{-value:f}"
@@ -83,6 +92,16 @@ def respelled(gold: str) -> dict[str, str]:
     if len(whole.lstrip("-0")) > 3:
         spellings["with commas between thousands"] = f"{int(Decimal(whole)):,}" + point + decimals
     return {how: spelling for how, spelling in spellings.items() if spelling != gold}
+
+
+def some_golds(rows: Sequence[Row], column: str) -> list[str]:
+    """A few different golds of the dataset."""
+    return list(dict.fromkeys(str(row[column]) for row in evenly(rows, SAMPLE)))
+
+
+def _spoiler(scorer: Scorer, rows: Sequence[Row], column: str) -> Callable[[str], Mapping[str, str]]:
+    others = some_golds(rows, column)
+    return lambda gold: perturbed(gold, others, scorer.traits.exact)
 
 
 @dataclass(frozen=True)
@@ -168,7 +187,8 @@ def _gold_looked_at(scorer: Scorer, rows: Sequence[Row], template: str) -> str |
     others = [_with_another_gold(row, present[0]) for row in sample]
     # On one line too, lest a regular expression without DOTALL sees nothing.
     forms = (texts, [_flat(text) for text in texts])
-    return present[0] if any(scorer(form, sample) != scorer(form, others) for form in forms) else None
+    steady = scorer(texts, sample) == scorer(texts, sample)  # what changes by itself tells nothing
+    return present[0] if steady and any(scorer(form, sample) != scorer(form, others) for form in forms) else None
 
 
 def _flat(text: str) -> str:
@@ -256,7 +276,7 @@ def _check_perturbations(
 ) -> None:
     tried: Counter[str] = Counter()
     earned: dict[str, _Tally] = {}
-    for attempt in _tries(scorer, rows, template, column, perturbed):
+    for attempt in _tries(scorer, rows, template, column, _spoiler(scorer, rows, column)):
         tried[attempt.how] += 1
         if attempt.value is not None and attempt.value >= maximum - _TOLERANCE:
             earned.setdefault(attempt.how, _Tally()).add(attempt)
@@ -272,7 +292,7 @@ def _check_told_apart(scorer: Scorer, rows: Sequence[Row], template: str, column
     tried: Counter[str] = Counter()
     earned: dict[str, _Tally] = {}
     lost = _Tally()  # golds that earn no more than any wrong answer
-    beside = _beside_gold(scorer, rows, template, column, perturbed)
+    beside = _beside_gold(scorer, rows, template, column, _spoiler(scorer, rows, column))
     for _, group in groupby(beside, key=lambda pair: pair[0].index):
         pairs = list(group)
         tried.update(attempt.how for attempt, _ in pairs)
@@ -327,7 +347,7 @@ def _pays_wrong(scorer: Scorer, how: str, tally: _Tally, tried: int, column: str
         f"{scorer.name} gives {much} {first.value:g} to a wrong answer (the gold, {how}) in "
         f"{tally.count} of {tried} rows, first {first.written!r} for the gold "
         f"{str(first.row[column])!r} of {name_of(first.index, first.row)}. Compare the whole answer, by "
-        "its value."
+        f"its value{'; a reward that takes what is near enough declares exact=False' if how == 'plus one' else ''}."
     )
 
 
@@ -335,9 +355,10 @@ def _clue(scorer: Scorer, missed: _Tally, rows: Sequence[Row], maximum: float | 
     """A sentence on what the golds that missed have in common, where that can be told; otherwise nothing."""
     first = missed.first
     assert first is not None
-    [value] = scorer([_flat(first.text.removeprefix(scorer.opening))], [first.row])
+    text = first.text.removeprefix(scorer.opening)
+    [alone], [value] = scorer([text], [first.row]), scorer([_flat(text)], [first.row])
     least = maximum if maximum is not None else (first.value or 0.0) + 2 * _TOLERANCE
-    if value is not None and value >= least - _TOLERANCE:
+    if _at_least(value, least) and not _at_least(alone, least):
         return "It is right once its line breaks are blanks: is there a regular expression without re.DOTALL? "
     for what in missed.features:
         if sum(_FEATURES[what](str(row.get("answer", ""))) for row in rows) == missed.count:

@@ -14,7 +14,7 @@ from tasks.markdown import cell
 Row = Mapping[str, Any]
 
 # TRL repeats all columns of the dataset but these.
-_NO_COLUMNS = ("prompt", "completion", "completion_ids")
+_NO_COLUMNS = ("prompt", "prompts", "completion", "completions", "completion_ids")
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,6 @@ import psutil
 
 from tasks.errors import UserError, WorkerFailed
 from tasks.run import PROJECT, read_json, write_json
-from tasks.worker import USER_ERROR_EXIT
 
 GRACE = 20.0  # seconds that a worker has after SIGTERM; Prefect kills a cancelled run after 30
 _LINE_END = re.compile(rb"[\r\n]+")
@@ -81,7 +80,6 @@ def run_job(
     if path.with_suffix(".error").exists():
         raise UserError(read_json(path.with_suffix(".error"))["error"])
     what = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-    assert code != USER_ERROR_EXIT, "a worker that exits so leaves a sentence"
     raise WorkerFailed(f"{module} ended with {what}; its log is {log}. It ends:\n" + "\n".join(tail), code)
 
 

@@ -111,7 +111,8 @@ def prompt_dataset(rows: pd.DataFrame, tokenizer: Any, config: Config) -> tuple[
         rows, prompts = rows.iloc[kept].reset_index(drop=True), [prompts[place] for place in kept]
         print(f"{len(rows)} prompts of {min(lengths)} to {max(lengths)} tokens, {too_long} too long", flush=True)
     # TRL's own names, which a dataset's columns must not take.
-    columns = [name for name in rows if name not in ("prompt", "completion", "completion_ids")]
+    taken = ("prompt", "prompts", "completion", "completions", "completion_ids")
+    columns = [name for name in rows if name not in taken]
     return Dataset.from_dict({"prompt": prompts} | {str(name): rows[name].tolist() for name in columns}), too_long
 
 

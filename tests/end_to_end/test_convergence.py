@@ -78,7 +78,10 @@ def test_the_run_folder_holds_a_report_with_a_curve(place, trained):
 
 def test_with_the_sign_of_the_reward_flipped_the_check_fails(place, config):
     rewards = "[{name: correctness, weight: -1}, {name: int}, {name: soft_format}]"
-    done = place.grpo(config, f"rewards.functions={rewards}", "registry.experiment=flipped", "--until", "evaluate")
+    flipped = (f"rewards.functions={rewards}", "registry.experiment=flipped", "--until", "evaluate")
+    refused = place.grpo(config, *flipped)
+    assert refused.returncode == 1 and "being right does not pay" in refused.stderr
+    done = place.grpo(config, *flipped, "rewards.gold_template=null")  # without a gold the gate cannot see it
     assert done.returncode == 0, done.stdout + done.stderr
     [run] = place.mlflow_runs("flipped")
     gradients = place.mlflow.get_metric_history(run.info.run_id, "train/grad_norm")

@@ -10,7 +10,8 @@ pytestmark = pytest.mark.slow
 # What is planted, and what must be said of it; the steps of the watch are 3.
 COLLAPSES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "a reward that is always 0": (
-        {"rewards": {"functions": [{"name": "correctness", "weight": 0.0}]}},
+        # Without a gold the reward gate cannot see that nothing pays.
+        {"rewards": {"functions": [{"name": "correctness", "weight": 0.0}], "gold_template": None}},
         ("stopped at step 3", "completions of every group have earned the same", "the mean reward is 0 all the time"),
     ),
     "groups that are all equal": (

@@ -2,9 +2,13 @@
 
 import asyncio
 import pickle
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from rewards import (
     RewardError,
@@ -195,3 +199,19 @@ def test_it_has_the_name_and_the_traits_that_trl_and_the_gate_read() -> None:
     reward = guard(correctness_reward_func, name="right", opening=OPENING)
     assert reward.__name__ == "right"
     assert traits_of(reward) == traits_of(correctness_reward_func)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.array([1.0, 2.0]),
+        torch.tensor([1.0, 2.0]),
+        [torch.tensor(1.0), np.float32(2)],
+        [Decimal(1), Fraction(2)],
+        [np.True_, 2],
+    ],
+    ids=["array", "tensor", "numbers of torch and numpy", "Decimal and Fraction", "bool"],
+)
+def test_whatever_is_a_number_is_taken_as_trl_takes_it(values: Any) -> None:
+    found = guard(lambda prompts, completions, **_: values, name="mine")(prompts=["", ""], completions=["", ""])
+    assert found == [1.0, 2.0] and all(type(value) is float for value in found)

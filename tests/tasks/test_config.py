@@ -130,6 +130,7 @@ def test_a_name_of_an_older_recipe_is_refused_with_its_successor(tmp_path, old, 
         ("[1, 2]", "must hold a mapping of sections"),
         ("data: {\n", "is not valid YAML on line"),
         ("data: {name: a, name: b}", "'name' stands twice"),
+        ("validation: {question_characters: [400, 10]}", "must be the shortest and then the longest"),
         ("evaluation: {limit: 0}", "evaluation.limit is 0"),
     ],
 )

@@ -551,6 +551,11 @@ DAMAGED = {
         r"is not a whole gzip file \(CRC check failed",
     ),
     "no gzip at all": ("train.jsonl.gz", jsonl(TRAIN), r"is not a whole gzip file \(Not a gzipped file"),
+    "objects without a field": (
+        "train.jsonl",
+        jsonl([row(n, more={}) for n in range(20)]),
+        r"a column of 'train' cannot be kept as Parquet \(Cannot write struct type 'more'",
+    ),
     "another kind of file": (
         "train.csv",
         b"question,answer\n",

@@ -7,6 +7,7 @@ import random
 import re
 import time
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -368,7 +369,8 @@ def test_one_that_gives_the_same_to_everything_stops_the_run_unless_it_says_that
     said = sentence(check(undeclared(lambda text: value), ROWS))
     shown = "None (not applicable)" if value is None else f"{value:g}"
     assert f"mine gives {shown} to every completion tried" in said and "declare(maximum=...)" in said
-    report = check(own(per_completion(lambda text: value), maximum=value), ROWS)
+    # Where it applies to nothing, any maximum will do.
+    report = check(own(per_completion(lambda text: value), maximum=1.0 if value is None else value), ROWS)
     assert report.ok
     assert [entry.result for entry in report.rows if entry.check == "variety"] == ["note"]
 
@@ -406,6 +408,65 @@ def test_an_argument_of_ones_own_reward_that_is_no_column_is_named() -> None:
 
     said = sentence(check([LoadedReward("mine", mine)], ROWS))
     assert "mine asks for the column 'anwser', which the data lacks (it has id, question, answer" in said
+
+
+LETTERS = [{**entry, "answer": gold, "ground_truth": gold} for entry, gold in zip(ROWS, "ABCDABDC", strict=True)]
+BOXED = "It is \\boxed{{answer}}"
+
+
+def test_golds_that_are_no_numbers_are_exchanged_for_those_of_other_rows() -> None:
+    def any_letter(text: str) -> float:
+        return float(text.partition("boxed{")[2][:2] in ("A}", "B}", "C}", "D}"))
+
+    assert check(registered("boxed_accuracy"), LETTERS, gold_template=BOXED).ok
+    ignoring = own(per_completion(any_letter), maximum=1.0, gold_column="answer")
+    said = check(ignoring, LETTERS, gold_template=BOXED).failures[0]
+    assert "gives its full 1 to a wrong answer (the gold, that of another row) in 8 of 8 rows, first 'B'" in said
+
+
+def test_what_is_near_enough_may_be_declared_as_right() -> None:
+    def near(text: str, gold: str) -> float:
+        value = parse_number(extract_xml_answer(text))
+        return float(value is not None and abs(value - Decimal(gold)) <= abs(Decimal(gold)) / 100)
+
+    reward = per_completion(near, "answer")
+    said = sentence(check(own(reward, maximum=1.0, gold_column="answer"), ROWS))
+    assert "(the gold, plus one)" in said and "declares exact=False" in said
+    assert check(own(reward, maximum=1.0, gold_column="answer", exact=False), ROWS).failures == []
+
+
+def test_a_declaration_of_nothing_is_none() -> None:
+    contains = own(per_completion(lambda text, gold: float(gold in text), "answer"))
+    assert any("' or 5' appended" in failure for failure in check(contains, ROWS).failures)
+
+
+@pytest.mark.parametrize("weight", [-1.0, 0.0])
+def test_weights_by_which_being_right_does_not_pay_stop_the_run(weight: float) -> None:
+    [correct] = registered("correctness")
+    said = sentence(check([LoadedReward("correctness", correct.function, weight, "correctness")], ROWS))
+    assert "being right does not pay. Correct the weights in rewards.functions" in said
+
+
+def test_the_limit_for_exploits_counts_for_a_reward_without_a_maximum_too() -> None:
+    reward = undeclared(lambda text: 0.1 + text.count("so so") * 0.01 + 0.05 * ("<answer>" in text))
+    assert check(reward, ROWS).ok
+    failures = check(reward, ROWS, exploit_limit=2.0).failures
+    assert failures and all("'padding' earns" in failure for failure in failures)
+
+
+def test_the_hint_of_dotall_is_given_only_where_line_breaks_matter() -> None:
+    def first_only(prompts: Any, completions: Any, **_: Any) -> list[float]:
+        return [1.0] + [0.0] * (len(completions) - 1)
+
+    failures = check(own(first_only, maximum=1.0), ROWS).failures
+    assert failures and "DOTALL" not in " ".join(failures)
+
+
+def test_a_reward_that_exits_is_named_like_one_that_raises() -> None:
+    def score(text: str) -> float:
+        raise SystemExit(3)
+
+    assert "reward mine: raised SystemExit: 3 on row 0" in sentence(check(undeclared(score), ROWS))
 
 
 # --- properties

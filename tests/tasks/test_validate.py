@@ -86,14 +86,28 @@ def test_made_problems_pass(run_folder):
     assert found["statistics"]["test"]["rows"] == 50
 
 
+QUESTION_LENGTH = "every question has 10 to 4000 characters (validation.question_characters)"
+ANSWER_LENGTH = "every answer has 1 to 8000 characters (validation.answer_characters)"
 BAD = {
     "a missing question": ({"question": None}, "no question is missing", "row 7: null"),
     "a blank question": ({"question": " \n\t" * 9}, "no question is blank", r"row 7: ' \n\t"),
-    "a short question": ({"question": "Why 3?"}, "every question has 10 to 4000 characters", "row 7: 'Why 3?'"),
-    "a long question": ({"question": "Why? " * 900}, "every question has 10 to 4000 characters", "row 7: 'Why? Why?"),
+    "a short question": (
+        {"question": "Why 3?"},
+        "every question has 10 to 4000 characters (validation.question_characters)",
+        "row 7: 'Why 3?'",
+    ),
+    "a long question": (
+        {"question": "Why? " * 900},
+        "every question has 10 to 4000 characters (validation.question_characters)",
+        "row 7: 'Why? Why?",
+    ),
     "a missing answer": ({"answer": None}, "no answer is missing", "row 7: null"),
     "a blank answer": ({"answer": "  "}, "no answer is blank", "row 7: '  '"),
-    "a long answer": ({"answer": "so " * 3000 + "#### 3"}, "every answer has 1 to 8000 characters", "so so #### 3'"),
+    "a long answer": (
+        {"answer": "so " * 3000 + "#### 3"},
+        "every answer has 1 to 8000 characters (validation.answer_characters)",
+        "so so #### 3'",
+    ),
     "no mark": ({"answer": "It is 5."}, "every answer has exactly one ####", "row 7: 'It is 5.'"),
     "two marks": ({"answer": "#### 4 #### 5"}, "every answer has exactly one ####", "row 7: '#### 4 #### 5'"),
     "a gold in words": ({"answer": "#### five"}, "every gold is one number behind ####", "row 7: '#### five'"),
@@ -128,8 +142,9 @@ def test_one_mark_is_counted_as_python_counts_it():
         "TOM  HAS 0 pens and BUYS\t4 more. How many pens does he have?",
         "Tom has 0 pens, and buys 4 more: how many pens does he have",
         "Tom has 0 “pens” and buys 4 more. How many pens does he have?",
+        "Tom has 0 pens and buys 4 more! How many​ pens does he have？",
     ],
-    ids=["case and white space", "punctuation", "quotation marks"],
+    ids=["case and white space", "punctuation", "quotation marks", "other punctuation and no space"],
 )
 def test_a_question_asked_twice_is_named_with_the_row_that_it_repeats(gate, again):
     message = refusal_of(gate, with_row(40, question=again))
@@ -137,7 +152,7 @@ def test_a_question_asked_twice_is_named_with_the_row_that_it_repeats(gate, agai
     assert f"row 40: {again[:40]!r}" in message and "(asked in row 1 too)" in message
 
 
-@pytest.mark.parametrize(("one", "other"), [("+", "-"), ("1.5 +", "15 +"), ("-7 +", "7 +")])
+@pytest.mark.parametrize(("one", "other"), [("+", "-"), ("1.5 +", "15 +"), ("-7 +", "7 +"), ("x' +", "x +")])
 def test_signs_and_points_within_numbers_tell_questions_apart(gate, one, other):
     rows = good(0, 60)
     rows[3]["question"], rows[30]["question"] = (f"How much is 12 {sign} 7, Tom?" for sign in (one, other))
@@ -167,6 +182,23 @@ def test_a_test_question_of_which_train_has_most_is_found_though_the_numbers_dif
     assert "train gives away no more than 70% of one (by 8 words in a row), but 1 row does not fit: row 20:" in message
     assert "(as in row 11 of test)" in message
     assert "set validation.max_shared_ngrams=null" in message
+
+
+def test_questions_from_a_template_are_refused_in_little_time_and_memory(gate):
+    """Every row meets every test question: all n-grams but those with the number are the same."""
+    text = " ".join(f"word{number}" for number in range(70))
+    train = [row(n, question=f"{text} {n} apples?") for n in range(3000)]
+    test = [row(n, question=f"{text} {n} apples?") for n in range(3000, 3400)]
+    message = refusal_of(gate, train, test)
+    assert "train gives away no more than 80% of one" in message
+    assert "set validation.max_shared_ngrams=null" in message
+
+
+def test_scripts_without_spaces_are_compared_by_their_characters(gate):
+    asked = "小明有{}个苹果，他又买了三个，现在一共有多少个苹果"
+    train = with_row(20, question=asked.format("五"))
+    test = [*good(60, 70), row(70, question=asked.format("五") + "呢")]
+    assert "row 20:" in refusal_of(gate, train, test) and gate(good(0, 60), test)
 
 
 def test_what_test_shares_with_train_is_counted(gate):
@@ -223,6 +255,11 @@ def test_bounds_are_those_of_the_configuration(gate):
     long_answer = with_row(7, answer="so " * 3000 + "#### 3")
     gate(long_answer, answer_characters=(1, 9010))
     assert "every question has 70 to 80 characters" in refusal_of(gate, question_characters=(70, 80))
+
+
+def test_a_plain_gold_that_holds_a_worked_solution_is_refused(gate):
+    message = refusal_of(gate, gold="plain")
+    assert "no gold holds ####, behind which data.gold=hash would read it, but 60 rows do not fit" in message
 
 
 def test_a_plain_gold_needs_no_mark(gate):
@@ -339,6 +376,29 @@ def test_one_about_a_whole_column_sees_it_whole(gate, monkeypatch):
     assert "train: expected that points differ, but 2 rows do not fit: row 4: 3, row 61: 3" in message
 
 
+def test_a_condition_may_be_about_any_column(gate):
+    rule = {"type": "expect_column_mean_to_be_between", "column": "points", "split": "train"}
+    condition = {"row_condition": 'level=="hard"', "condition_parser": "pandas"}
+    gate(LEVELS, TEST_LEVELS, expectations=[rule | condition | {"min_value": 29.9, "max_value": 30.1}])
+    message = refusal_of(gate, LEVELS, TEST_LEVELS, expectations=[rule | condition | {"min_value": 31}])
+    assert "but found 30.0" in message
+
+
+def test_a_whole_column_is_judged_without_the_rows_that_are_left_out(gate):
+    rows = [dict(one) for one in LEVELS]
+    rows[6] |= {"answer": "#### five", "points": 99_999}
+    rule = {"type": "expect_column_max_to_be_between", "column": "points", "split": "train"}
+    drop = {"on_bad_rows": "drop", "max_dropped_share": 0.05}
+    gate(rows, TEST_LEVELS, expectations=[rule | {"max_value": 60}], **drop)
+    assert "but found 59" in refusal_of(gate, rows, TEST_LEVELS, expectations=[rule | {"min_value": 1000}], **drop)
+
+
+def test_results_of_any_kind_can_be_kept(gate):
+    quantiles = {"quantiles": [0.5], "value_ranges": [[100, 200]]}
+    rule = {"type": "expect_column_quantile_values_to_be_between", "column": "points", "quantile_ranges": quantiles}
+    assert "expect_column_quantile" in refusal_of(gate, LEVELS, TEST_LEVELS, expectations=[rule])
+
+
 def test_one_about_the_columns_sees_those_of_the_data(gate):
     names = ["id", "question", "answer", "rationale", "raw_answer", "source_row", "level", "points", "ground_truth"]
     rule = {"type": "expect_table_columns_to_match_ordered_list", "column_list": names}
@@ -348,8 +408,8 @@ def test_one_about_the_columns_sees_those_of_the_data(gate):
 
 
 def test_columns_that_are_called_like_what_the_gate_computes_are_no_trouble(gate):
-    more = {"leaks": "a", "duplicate_of": "b", "shared": "c", "wrong_annotation": "d", "place": 1, "words": "e"}
-    gate([row(number, **more) for number in range(60)], [row(number, **more) for number in range(60, 80)])
+    more = {"leaks": "a", "duplicate_of": "b", "shared": "c", "wrong_annotation": "d", "place": 1, "number": "e"}
+    gate(*([row(n) | more for n in numbers] for numbers in (range(60), range(60, 80))))
 
 
 @pytest.mark.parametrize(
@@ -359,12 +419,16 @@ def test_columns_that_are_called_like_what_the_gate_computes_are_no_trouble(gate
         ({"type": "expect_column_values_to_be_in_set", "columm": "a"}, "cannot be made of columm='a'"),
         ({"type": "expect_column_to_exist", "column": "lvl"}, "the data has no column 'lvl', only id, question"),
         ({"type": "expect_column_mean_to_be_between", "column": "question", "min_value": 1}, "Cannot perform"),
+        (
+            {"type": "expect_column_values_to_be_between", "column": "question", "min_value": {"$PARAMETER": "x"}},
+            "validation.expectations: Great Expectations cannot evaluate them (No value found for $PARAMETER x",
+        ),
     ],
 )
 def test_an_expectation_that_cannot_be_is_refused_with_its_place(gate, rule, words):
     message = refusal_of(gate, expectations=[rule])
     assert words in message, message
-    assert "validation.expectations.0" in message or "expect_column_mean" in message
+    assert "validation.expectations" in message or "expect_column_mean" in message
 
 
 # --- bad rows may be left out
@@ -463,6 +527,24 @@ def test_great_expectations_shows_it_all_as_pages_that_run_nothing_from_the_data
     assert "<script>alert" not in pages["train.html"]
     assert "every answer has exactly one ####" in pages["train.html"]
     assert (report / "data_docs" / "index.html").exists()
+
+
+def test_names_of_columns_are_no_html_either(gate, report):
+    name = "<script>alert(2)</script>"
+    rows, test = ([row(n, **{name: "a"}) for n in numbers] for numbers in (range(60), range(60, 80)))
+    rule = {"type": "expect_column_values_to_be_in_set", "column": name, "value_set": ["b"], "description": "<b>so"}
+    refusal_of(gate, rows, test, expectations=[rule])
+    for page in (report / "data_docs").rglob("*.html"):
+        assert "<script>alert(2)" not in page.read_text() and "<b>so" not in page.read_text()
+
+
+def test_rows_that_moved_are_checked_anew(gate):
+    rows = good(0, 60)
+    rows[3]["answer"] = "#### five"
+    drop = {"on_bad_rows": "drop", "max_dropped_share": 0.05}
+    gate(rows, **drop)
+    moved = gate([*rows[1:], rows[0]], **drop)
+    assert json.loads((Path(moved["report"]) / "dropped.jsonl").read_text())["source_row"] == 3
 
 
 def test_the_same_rows_are_not_checked_again(gate, monkeypatch):
