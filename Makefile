@@ -22,6 +22,7 @@ $(VENV)/.installed-$(LOCK): deployments/requirements-$(LOCK).lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Python 3.11 or newer is needed; say which: make $(MAKECMDGOALS) PYTHON=python3.11" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing some 250 packages into $(VENV); that takes minutes"
 	$(BIN)/python -m pip install --quiet --no-deps -r deployments/requirements-$(LOCK).lock
 	$(BIN)/python -m pip install --quiet --no-deps --editable .
 	@$(BIN)/python -c 'import torch' || { echo "This torch does not load without CUDA libraries: PyPI carries only its CUDA \

@@ -58,7 +58,7 @@ def _without_failure(record: logging.LogRecord) -> bool:
 def _parser(program: str, description: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=program, description=description)
     parser.add_argument("config", help="a YAML configuration, for example deployments/gsm8k.yaml")
-    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="settings on top of it")
+    parser.add_argument("overrides", nargs="*", default=[], metavar="section.key=value", help="settings on top of it")
     return parser
 
 

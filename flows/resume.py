@@ -26,7 +26,9 @@ from tasks.run import Run, read_json, runs_root
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m flows.resume", description="Go on with a run of the flow grpo.")
-    parser.add_argument("run", help="the flow run's id, which is the name of its folder in runs/")
+    parser.add_argument(
+        "run", help="the flow run's id: the name of its folder in runs/, which a run prints as it begins"
+    )
     run_id = parser.parse_args(arguments).run
     try:
         parameters = parameters_of(run_id)

@@ -47,6 +47,7 @@ def stage(
             if done is not None:
                 get_run_logger().info("%s was finished by an earlier attempt", name)
                 return done
+            get_run_logger().info("%s begins", name)
             try:
                 return context.run.finish(name, function(context, *args, **kwargs))
             except UserError as error:

@@ -207,6 +207,8 @@ def _module_of_file(name: str, path: Path) -> ModuleType:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))  # the file may import its neighbours, which come after all else
     try:
         spec.loader.exec_module(module)
     except Exception as error:

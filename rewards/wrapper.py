@@ -130,10 +130,10 @@ def _error(name: str, problem: str, row: int, completions: Sequence[Any], column
     except ValueError:
         text = repr(completion)
     text = _shortened(text)
-    ids = columns.get("id")
-    where = f"row {row}"
-    if isinstance(ids, list) and _is_column("id", ids, completions):
-        where += f" (id {ids[row]})"
+    known = {
+        name: columns[name][row] for name in ("id", "source_row") if _is_column(name, columns.get(name), completions)
+    }
+    where = f"row {known.get('source_row', row)}" + (f" (id {known['id']})" if "id" in known else "")
     return RewardError(name, f"{problem} on {where}, completion {text!r}", row=row, completion=text)
 
 

@@ -11,6 +11,8 @@ from tasks.errors import UserError
 from tasks.reward_gate import LoadedReward, check
 from tasks.worker import run_worker
 
+CHARACTERS_PER_TOKEN = 8  # at the most, of what a model writes
+
 
 def gate(job: dict[str, Any]) -> dict[str, Any]:
     """The gate's table in two forms, its failures, and what each exploit earns."""
@@ -32,6 +34,7 @@ def gate(job: dict[str, Any]) -> dict[str, Any]:
         conversational=config.prompt.conversational,
         own_cases=config.rewards.cases,
         exploit_limit=config.rewards.exploit_limit,
+        longest=CHARACTERS_PER_TOKEN * config.training.grpo.get("max_completion_length", 256),
         progress=lambda what: print(what, flush=True),
     )
     print(report.to_text(), flush=True)

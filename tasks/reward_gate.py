@@ -18,7 +18,7 @@ from rewards.number import extract_hash_answer
 from rewards.registry import columns_of, is_registered, load_reward
 from tasks.reward_exploits import check_exploits
 from tasks.reward_golds import GOLD_TEMPLATE, check_golds, fill, gold_columns, written_columns
-from tasks.reward_properties import check_linear_time, check_properties
+from tasks.reward_properties import LONGEST, check_linear_time, check_properties
 from tasks.reward_scoring import GateReport, GateRow, LoadedReward, Row, Scorer, name_of, shortened
 
 __all__ = ["GOLD_TEMPLATE", "GateReport", "GateRow", "LoadedReward", "check"]
@@ -33,6 +33,7 @@ def check(
     conversational: bool = True,
     own_cases: Path | None = None,
     exploit_limit: float | None = None,
+    longest: int = LONGEST,
     seed: int = 0,
     progress: Callable[[str], None] = lambda _: None,
 ) -> GateReport:
@@ -42,7 +43,8 @@ def check(
     replays no golds. `opening` is what the prompt already holds of it, `conversational` the form in which
     the trainer passes completions. `own_cases` is the user's cases file, with values by reward name.
     `exploit_limit` is the share of the maximum reward above which a degenerate completion that beats an
-    honest one stops the run; `None` only reports. `progress` is called with what is checked next.
+    honest one stops the run; `None` only reports. `longest` is the length of the longest completion, in
+    characters. `progress` is called with what is checked next.
 
     Whatever a reward does wrong is entered in the report; nothing is raised for it.
     """
@@ -66,7 +68,7 @@ def check(
     scorers = [scorer for scorer in scorers if _has_golds(scorer, rows, report)]
     template = _usable_template(gold_template, rows[0], opening, scorers, report)
     for scorer in scorers:
-        _check_one(scorer, rows, template, report, seed, progress)
+        _check_one(scorer, rows, template, report, seed, longest, progress)
     if template is not None and scorers:
         progress("exploits")
         _check_exploits(scorers, rows, template, exploit_limit, report)
@@ -79,6 +81,7 @@ def _check_one(
     template: str | None,
     report: GateReport,
     seed: int,
+    longest: int,
     progress: Callable[[str], None],
 ) -> None:
     """The checks of a single reward; the first that it raises in is the last."""
@@ -95,7 +98,7 @@ def _check_one(
         current = "linear time"
         if scorer.traits.deterministic:
             progress(f"{current} of {scorer.name}")
-            check_linear_time(scorer, rows[0], report)
+            check_linear_time(scorer, rows[0], report, longest=longest)
         else:
             report.add(current, scorer.name, "skipped", "it declares that it samples: its time is a judge's own")
         _check_variety(scorer, template is not None, report)

@@ -346,7 +346,8 @@ def _pays_wrong(scorer: Scorer, how: str, tally: _Tally, tried: int, column: str
     return (
         f"{scorer.name} gives {much} {first.value:g} to a wrong answer (the gold, {how}) in "
         f"{tally.count} of {tried} rows, first {first.written!r} for the gold "
-        f"{str(first.row[column])!r} of {name_of(first.index, first.row)}. Compare the whole answer, by "
+        f"{str(first.row[column])!r} of {name_of(first.index, first.row)}: {shortened(first.text)!r}. "
+        "Compare the whole answer, by "
         f"its value{'; a reward that takes what is near enough declares exact=False' if how == 'plus one' else ''}."
     )
 

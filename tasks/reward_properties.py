@@ -31,8 +31,8 @@ _HOSTILE = (
     "<think>", "<intro>", "\\boxed{", "{", "}", "(", "9", "1,", "1,000", "1.", ".", ",", "-", "$", "$ ", "*",
     "\\", " ", "\n", "\r\n", "a", "72 ", "\u00b2", "\u0301",
 )  # fmt: skip
-SIZES = (2_000, 8_000, 32_000, 128_000)
-"""Characters of a hostile text; each is four times the one before."""
+LONGEST = 128_000
+"""Characters of the longest hostile text, unless completions are shorter; each of four is four times the one before."""
 # Four times the text may take four times as long. A quadratic reward takes sixteen times as long; between
 # the two there is room for a busy machine, and below the floor no time is long enough to mean anything.
 MAXIMUM_GROWTH = 10.0
@@ -70,28 +70,32 @@ def check_properties(scorer: Scorer, rows: Sequence[Row], report: GateReport, *,
         report.add("properties", scorer.name, "ok", detail)
 
 
-def check_linear_time(scorer: Scorer, row: Row, report: GateReport) -> None:
-    """Enters whether the processor time of one reward grows faster than its input. Raises likewise."""
+def check_linear_time(scorer: Scorer, row: Row, report: GateReport, *, longest: int) -> None:
+    """Enters whether the processor time of one reward grows faster than its input, up to `longest` characters.
+
+    Raises likewise.
+    """
+    sizes = [min(longest, LONGEST) // 4**power for power in (3, 2, 1, 0)]
     for fragment in _HOSTILE:
-        found = _growth(scorer, fragment, row)
+        found = _growth(scorer, fragment, row, sizes)
         if found is not None:
             size, before, seconds = found
             sentence = (
                 f"{scorer.name} takes {seconds:.2f} s for {size:,} characters of {fragment!r} and "
                 f"{before:.3f} s for a quarter of them: its time grows faster than its input, and one bad "
                 "completion can stall the training. Look for nested or lazy quantifiers in its regular "
-                "expressions."
+                "expressions; text.rpartition('<answer>') and the like take no longer than the text."
             )
             report.fail("linear time", scorer.name, sentence)
             return
-    detail = f"{len(_HOSTILE)} hostile texts of up to {SIZES[-1]:,} characters"
+    detail = f"{len(_HOSTILE)} hostile texts of up to {sizes[-1]:,} characters"
     report.add("linear time", scorer.name, "ok", detail)
 
 
-def _growth(scorer: Scorer, fragment: str, row: Row) -> tuple[int, float, float] | None:
+def _growth(scorer: Scorer, fragment: str, row: Row, sizes: Sequence[int]) -> tuple[int, float, float] | None:
     """The first size whose time grows too fast, with the seconds for a quarter of it and for all of it."""
-    before = _seconds(scorer, _repeated(fragment, SIZES[0]), row)
-    for size in SIZES[1:]:
+    before = _seconds(scorer, _repeated(fragment, sizes[0]), row)
+    for size in sizes[1:]:
         seconds = _seconds(scorer, _repeated(fragment, size), row)
         if _too_fast(before, seconds):
             # Once more, the best of two each: a busy machine may have slowed the one and not the other.

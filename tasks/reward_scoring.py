@@ -66,16 +66,16 @@ class GateReport:
         return "\n".join(lines) + "\n"
 
     def to_text(self, width: int = 120) -> str:
-        """The table for a terminal; details are cut to `width` columns, the failures follow in full."""
+        """The table for a terminal; lines are cut to `width` columns."""
         names = ("check", "reward", "result")
         cells = [names, *((row.check, row.reward, row.result) for row in self.rows)]
         widths = [max(len(cell[column]) for cell in cells) for column in range(3)]
         details = ["detail", *(" ".join(row.detail.split()) for row in self.rows)]
         lines = [
-            "  ".join([*(text.ljust(size) for text, size in zip(cell, widths, strict=True)), detail])[:width].rstrip()
+            "  ".join([*(text.ljust(size) for text, size in zip(cell, widths, strict=True)), detail]).rstrip()
             for cell, detail in zip(cells, details, strict=True)
         ]
-        return "\n".join([*lines, *(f"FAILED {failure}" for failure in self.failures)]) + "\n"
+        return "\n".join(line if len(line) <= width else f"{line[: width - 1]}…" for line in lines) + "\n"
 
 
 class Scorer:
@@ -177,7 +177,9 @@ class _Spaced(Sequence[Row]):
 
 
 def name_of(index: int, row: Row) -> str:
-    return f"row {index} (id {row['id']})" if "id" in row else f"row {index}"
+    """The row as the data gate names it, by its place in the source, or else by its place among the rows."""
+    number = row.get("source_row", index)
+    return f"row {number} (id {row['id']})" if "id" in row else f"row {number}"
 
 
 def shortened(text: str, length: int = 120) -> str:

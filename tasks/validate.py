@@ -162,7 +162,7 @@ class _Gate:
             "statistics": statistics,
             "overlap": overlap,
             "dropped": dropped,
-            "notes": _notes(overlap, statistics, dropped),
+            "notes": _notes(overlap, statistics, dropped, self.limit),
         }
         write_json(self.folder / "summary.json", summary)
 
@@ -178,7 +178,9 @@ class _Gate:
                 f"are in {report}"
             )
         else:
-            lines.append(f"Mend {self.data['source']}; all results are in {report}")
+            lines.append(
+                f"Mend {self.data['source']}, or raise validation.max_dropped_share; all results are in {report}"
+            )
         return "\n".join(lines)
 
     def _check_split(self, database: Any, split: str) -> None:
@@ -289,15 +291,15 @@ class _Gate:
         for split, found in bad.items():
             limit = self.rules.max_dropped_share
             if len(found) > limit * rows[split]:
-                worst = max(
-                    (finding.rows, description)
+                self.failures.append(
+                    f"{split}: {len(found)} or more of {rows[split]} rows would be left out, and "
+                    f"validation.max_dropped_share allows {limit:.1%}"
+                )
+                self.failures += [
+                    _failure(split, description, finding)
                     for (of_split, description), finding in self._findings.items()
                     if of_split == split
-                )[1]
-                self.failures.append(
-                    f"{split}: more than {limit:.1%} of the rows (validation.max_dropped_share) would be left out. "
-                    + _failure(split, worst, self._findings[split, worst]).partition(": ")[2]
-                )
+                ]
         if self.failures or not any(bad.values()):
             return dict.fromkeys(bad, 0)
         self._write_without(bad)
@@ -324,16 +326,20 @@ class _Gate:
         write_manifest(self.folder, writers, more | {"validated_from": self.data["digest"]})
 
 
-def _notes(overlap: dict[str, Any], statistics: dict[str, Any], dropped: dict[str, int]) -> list[str]:
+def _notes(
+    overlap: dict[str, Any], statistics: dict[str, Any], dropped: dict[str, int], limit: float | None
+) -> list[str]:
     notes = []
     if overlap["questions_sharing"]:
         notes.append(
             f"{overlap['questions_sharing']} of {statistics['test']['rows']} test questions share eight words in a row "
-            f"with train, at most {overlap['largest_share']:.0%} of them (row {overlap['largest_share_row']})"
+            f"with train, at most {overlap['largest_share']:.0%} of them (row {overlap['largest_share_row']}; "
+            + ("no limit is set" if limit is None else f"the limit is {limit:.0%}")
+            + ")"
         )
     for split, rows in dropped.items():
         if rows:
-            notes.append(f"{_rows(rows)} of {split} left out; dropped.jsonl has them with the reasons")
+            notes.append(f"{_rows(rows)} of {split} left out; validation/dropped.jsonl has them with the reasons")
     return notes
 
 

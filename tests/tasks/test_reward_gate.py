@@ -101,7 +101,7 @@ def full_size() -> None:
 @pytest.fixture(autouse=True)
 def short_hostile_texts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if "full_size" not in request.fixturenames:
-        monkeypatch.setattr(reward_properties, "SIZES", (500, 2000))
+        monkeypatch.setattr(reward_properties, "LONGEST", 2000)
 
 
 # --- what is right passes
@@ -530,6 +530,20 @@ def test_a_regular_expression_that_takes_quadratic_time_is_caught() -> None:
 
 
 @pytest.mark.usefixtures("full_size")
+def test_what_takes_no_time_on_the_longest_completion_is_no_danger() -> None:
+    pattern = re.compile(r"<answer>\s*(.*?)\s*</answer>", re.DOTALL)  # quadratic where "<answer>" is repeated
+
+    def score(text: str) -> float:
+        found = pattern.search(text)
+        return float(found is not None and found[1] != "")
+
+    reward = own(per_completion(score), maximum=1.0)
+    assert check(reward, ROWS, longest=384 * 8).failures == []
+    said = sentence(check(reward, ROWS))
+    assert "characters of '<answer>'" in said and "text.rpartition('<answer>')" in said
+
+
+@pytest.mark.usefixtures("full_size")
 def test_a_slow_reward_that_is_linear_is_not_taken_for_quadratic(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reward_properties, "_HOSTILE", ("<",))
 
@@ -670,7 +684,7 @@ def test_the_table_reads_in_a_terminal_and_in_markdown() -> None:
     text = report.to_text(width=80)
     assert text.splitlines()[0].split() == ["check", "reward", "result", "detail"]
     assert all(len(line) <= 80 for line in text.splitlines() if not line.startswith("FAILED"))
-    assert f"FAILED {report.failures[0]}" in text
+    assert any(line.endswith("…") for line in text.splitlines())
     markdown = report.to_markdown()
     assert markdown.startswith("| check | reward | result | detail |\n| --- |")
     assert len(markdown.splitlines()) == 2 + len(report.rows)

@@ -205,7 +205,7 @@ def test_what_test_shares_with_train_is_counted(gate):
     result = gate(test=[row(70, question=LONG.format(a=1, b=2, c=3)), *good(60, 70)])
     assert result["overlap"]["questions_sharing"] == 10  # all but the long one
     assert result["notes"] == [
-        "10 of 11 test questions share eight words in a row with train, at most 57% of them (row 2)"
+        "10 of 11 test questions share eight words in a row with train, at most 57% of them (row 2; the limit is 80%)"
     ]
 
 
@@ -455,7 +455,7 @@ def test_bad_rows_may_be_left_out_and_are_kept_with_the_reasons(gate, report):
         31: "no question is asked in ",
     }
     assert dropped[0]["raw_answer"] == "#### five"
-    assert found["notes"][-1] == "3 rows of train left out; dropped.jsonl has them with the reasons"
+    assert found["notes"][-1] == "3 rows of train left out; validation/dropped.jsonl has them with the reasons"
     assert found["data"]["counts"] == {split: len(kept(found, split)) for split in ("train", "validation", "test")}
 
 
@@ -471,7 +471,8 @@ def test_more_bad_rows_than_allowed_stop_the_run(gate):
     for number in range(4):
         rows[number]["answer"] = "#### five"
     message = refusal_of(gate, rows, on_bad_rows="drop", max_dropped_share=0.05)
-    assert message.startswith("train: more than 5.0% of the rows (validation.max_dropped_share) would be left out.")
+    first = "train: 4 or more of 60 rows would be left out, and validation.max_dropped_share allows 5.0%\n"
+    assert message.startswith(first) and "or raise validation.max_dropped_share; all results" in message
     assert "every gold is one number behind ####, but 4 rows do not fit: row 1: '#### five'" in message
     gate(rows, on_bad_rows="drop", max_dropped_share=0.07)
 
