@@ -26,8 +26,8 @@ STAGES = (
     "register",
 )
 IN_FLOW = ("ingest", "validate", "record_gates")  # the others are done by programs of their own
-# Seconds that a stage takes about, with the tiny model; a moment lies somewhere within.
-SECONDS = dict(zip(STAGES, (4.0, 0.3, 2.0, 4.0, 0.5, 8.0, 15.0, 8.0, 6.0), strict=True))
+# Seconds that a stage takes at the least, with the tiny model; a moment lies somewhere within.
+SECONDS = dict(zip(STAGES, (3.0, 0.1, 1.5, 1.2, 0.2, 4.0, 6.0, 4.0, 2.5), strict=True))
 
 
 @dataclass(frozen=True)
