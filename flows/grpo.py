@@ -128,7 +128,7 @@ def grpo(
     except UserError as error:
         return Failed(name=REFUSED, message=str(error))
     settings.write(run.folder / "config.yaml")
-    write_json(run.folder / "run.json", {"flow": "grpo", "until": until})
+    write_json(run.folder / "run.json", {"until": until})
     get_run_logger().info("run folder: %s", run.folder)
     context = Context(run, settings)
     tracker: Tracker | None = None

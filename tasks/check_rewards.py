@@ -66,7 +66,11 @@ def _key(config: Config, data: dict[str, Any]) -> str:
             "prompt": [config.prompt.opening, config.prompt.conversational],
             "longest": config.training.grpo.get("max_completion_length"),
             "code": source_digest(
-                "rewards/*.py", "rewards/cases/*", "tasks/reward_*.py", "tasks/check_rewards_worker.py"
+                "rewards/*.py",
+                "rewards/cases/*",
+                "tasks/reward_*.py",
+                "tasks/check_rewards_worker.py",
+                "tasks/dataset.py",
             ),
             "math_verify": version("math-verify"),
         }

@@ -91,8 +91,8 @@ def _plain(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else str(value)
 
 
-def write_docs(suites: Iterable[Suite], folder: Path) -> Path:
-    """Great Expectations' Data Docs of what `suites` found, a static site in `folder`; gives its first page."""
+def write_docs(suites: Iterable[Suite], folder: Path) -> None:
+    """Great Expectations' Data Docs of what `suites` found, a static site in `folder` that begins with index.html."""
     context = gx.get_context(mode="ephemeral")
     context.variables.progress_bars = ProgressBarsConfig(globally=False)
     for name in list(context.variables.data_docs_sites or {}):
@@ -112,7 +112,6 @@ def write_docs(suites: Iterable[Suite], folder: Path) -> Path:
         )
         context.validation_results_store.set(key, _escaped(suite.total))
     context.build_data_docs()
-    return folder / "index.html"
 
 
 def _merged(
@@ -136,8 +135,8 @@ def _merged(
             old.result = new.result  # about the schema: what is wrong in one batch is wrong
             old.exception_info = new.exception_info
             old.success = False
-    total.success = bool(total.success and more.success)
     successful = sum(bool(result.success) for result in total.results)
+    total.success = successful == len(total.results)
     total.statistics.update(
         successful_expectations=successful,
         unsuccessful_expectations=len(total.results) - successful,

@@ -63,7 +63,7 @@ def ingest(data: DataSettings) -> dict[str, Any]:
 
 
 def normalised(question: str | None) -> str:
-    """The question without regard to case and white space; questions that agree in this count as one."""
+    """The question without regard to case and white space; questions that agree in this are held out together."""
     return " ".join((question or "").casefold().split())
 
 
@@ -203,8 +203,8 @@ def _write(folder: Path, data: DataSettings, source: Source) -> None:
     is_validation = _membership(spools["train"], data, data.validation_share, "validation", without=is_test)
 
     require_disk(folder, sum(spool.gib for spool in spools.values()) / 2, "the ingested data")
-    splits = {split: SplitWriter(folder / f"{split}.parquet") for split in SPLITS}
-    splits["train"].limit = data.max_samples
+    limits = {"train": data.max_samples}
+    splits = {split: SplitWriter(folder / f"{split}.parquet", limits.get(split)) for split in SPLITS}
     source_rows = {"train": 0, "test": 0}
     for origin, spool in spools.items():
         first_row = 1

@@ -94,13 +94,9 @@ def respelled(gold: str) -> dict[str, str]:
     return {how: spelling for how, spelling in spellings.items() if spelling != gold}
 
 
-def some_golds(rows: Sequence[Row], column: str) -> list[str]:
-    """A few different golds of the dataset."""
-    return list(dict.fromkeys(str(row[column]) for row in evenly(rows, SAMPLE)))
-
-
 def _spoiler(scorer: Scorer, rows: Sequence[Row], column: str) -> Callable[[str], Mapping[str, str]]:
-    others = some_golds(rows, column)
+    """`perturbed` with what it needs to know of the reward and of other rows."""
+    others = list(dict.fromkeys(str(row[column]) for row in evenly(rows, SAMPLE)))
     return lambda gold: perturbed(gold, others, scorer.traits.exact)
 
 
@@ -233,7 +229,7 @@ def _check_replay(scorer: Scorer, rows: Sequence[Row], template: str, maximum: f
     for attempt in _tries(scorer, rows, template):
         if attempt.value is None:
             inapplicable += 1
-        elif attempt.value < maximum - _TOLERANCE:
+        elif not _at_least(attempt.value, maximum):
             missed.add(attempt)
     if missed.first is not None:
         first = missed.first
@@ -278,7 +274,7 @@ def _check_perturbations(
     earned: dict[str, _Tally] = {}
     for attempt in _tries(scorer, rows, template, column, _spoiler(scorer, rows, column)):
         tried[attempt.how] += 1
-        if attempt.value is not None and attempt.value >= maximum - _TOLERANCE:
+        if _at_least(attempt.value, maximum):
             earned.setdefault(attempt.how, _Tally()).add(attempt)
     for how, tally in earned.items():
         report.fail("perturbed golds", scorer.name, _pays_wrong(scorer, how, tally, tried[how], column, "its full"))

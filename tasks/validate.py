@@ -55,13 +55,13 @@ def validate(
 
     Raises UserError with a line for each failed expectation, which names the first rows that fail.
     """
-    names = ("annotations", "data_statistics", "dataset", "expectation_run", "expectations", "overlap", "validate")
+    names = ("annotations", "data_statistics", "dataset", "expectation_run", "expectations", "overlap")
     key = digest(
         {
             "data": data["files"],  # and not the digest of the content, which knows no row numbers
             "source_rows": data["source_rows"],
             "settings": [settings.model_dump(mode="json"), rules.model_dump(mode="json")],
-            "code": source_digest(*(f"tasks/{name}.py" for name in names)),
+            "code": source_digest(*(f"tasks/{name}.py" for name in (*names, "rows_database", "validate"))),
             "great_expectations": version("great-expectations"),
         }
     )
@@ -87,7 +87,7 @@ def gate_table(found: dict[str, Any]) -> str:
     """What `validate` gave, as a Markdown table with the notes and the place of the Data Docs below it."""
     lines = ["| split | expectation | result |", "| --- | --- | --- |"]
     for one in found["expectations"]:
-        result = "holds" if one["success"] else f"{_rows(one['unexpected'])} not fit and left out"
+        result = "holds" if one["success"] else f"{_in_words(one['unexpected'])} not fit and left out"
         lines.append(f"| {one['split']} | {cell(one['expectation'])} | {result} |")
     lines += ["", *(f"- {cell(note)}" for note in found["notes"])]
     lines.append(f"- all results: {found['report']}/data_docs/index.html")
@@ -156,7 +156,7 @@ class _Gate:
             results = [result for suite in self._suites if suite.name.split()[0] == split for result in suite.results()]
             write_json(self.folder / f"{split}.json", results)
         write_docs(self._suites, self.folder / "data_docs")
-        dropped = self._drop({split: statistics[split]["rows"] for split in statistics}) if not self.failures else {}
+        dropped = self._drop() if not self.failures else {}
         summary = {
             "expectations": self._expectations,
             "statistics": statistics,
@@ -285,14 +285,14 @@ class _Gate:
         counts = self.data["counts"]
         return counts["test"] if split == "test" else counts["train"] + counts["validation"]
 
-    def _drop(self, rows: dict[str, int]) -> dict[str, int]:
+    def _drop(self) -> dict[str, int]:
         """Write what is left without the bad rows, if there are any, and how many of each split there were."""
         bad = {split: {row: why for row, why in found.items() if why} for split, found in self._reasons.items()}
         for split, found in bad.items():
             limit = self.rules.max_dropped_share
-            if len(found) > limit * rows[split]:
+            if len(found) > limit * self._rows(split):
                 self.failures.append(
-                    f"{split}: {len(found)} or more of {rows[split]} rows would be left out, and "
+                    f"{split}: {len(found)} or more of {self._rows(split)} rows would be left out, and "
                     f"validation.max_dropped_share allows {limit:.1%}"
                 )
                 self.failures += [
@@ -339,11 +339,11 @@ def _notes(
         )
     for split, rows in dropped.items():
         if rows:
-            notes.append(f"{_rows(rows)} of {split} left out; validation/dropped.jsonl has them with the reasons")
+            notes.append(f"{_in_words(rows)} of {split} left out; validation/dropped.jsonl has them with the reasons")
     return notes
 
 
-def _rows(count: int) -> str:
+def _in_words(count: int) -> str:
     return f"{count} row{'' if count == 1 else 's'}"
 
 
