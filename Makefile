@@ -11,7 +11,7 @@ MLFLOW_PORT ?= 5000
 RUNS ?= $(CURDIR)/runs
 export GRPO_RUNS ?= $(RUNS)
 
-.PHONY: help install lock demo test test-slow faults benchmarks lint format up down clean
+.PHONY: help install lock demo test test-slow faults benchmarks lint format up down prune clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -65,6 +65,10 @@ up: install  ## Start the local stack: Prefect server, MLflow server, a worker, 
 
 down:  ## End what `make up` started
 	@BIN=$(abspath $(BIN)) deployments/stack down
+
+DAYS ?= 30
+prune:  ## Give back the disk of what no run has used for DAYS=30 days (data, baselines, converted models)
+	$(BIN)/python -m tasks.prune $(DAYS)
 
 clean:  ## Remove caches (runs/ and .venv stay)
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info

@@ -1,5 +1,6 @@
 """What a run shows in the Prefect UI, and what it says at its end."""
 
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -8,15 +9,11 @@ from prefect import get_run_logger
 from prefect.artifacts import create_markdown_artifact
 
 from tasks.config import Config
+from tasks.metrics import series
+from tasks.outcome import Outcome
 from tasks.report import before_after_table, before_after_text, verdict, write_report
 from tasks.run import Run
-from tasks.statistics import Comparison, compare
 from tasks.tracking import Tracker
-
-
-def comparison(before: dict[str, Any], after: dict[str, Any]) -> Comparison:
-    """The trained model against the start model, question by question."""
-    return compare(pd.read_parquet(before["results"]), pd.read_parquet(after["results"]))
 
 
 def show_gate(name: str, table: str) -> None:
@@ -24,50 +21,38 @@ def show_gate(name: str, table: str) -> None:
     create_markdown_artifact(table, key=name.replace("_", "-"), description=f"What {name} found")
 
 
-def publish(
-    run: Run,
-    config: Config,
-    tracker: Tracker,
-    *,
-    data: dict[str, Any],
-    trained: dict[str, Any],
-    before: dict[str, Any],
-    after: dict[str, Any],
-    version: dict[str, Any],
-) -> None:
+def publish(run: Run, config: Config, tracker: Tracker, outcome: Outcome, version: dict[str, Any]) -> None:
     """The report in the run folder, in MLflow and in Prefect, and the table on the terminal."""
-    found = comparison(before, after)
     links = {
         "MLflow run": tracker.link,
         "model version": tracker.version_link(version["name"], version["version"]),
         "run folder": str(run.folder),
     }
-    report = write_report(
-        run,
-        config,
-        data=data,
-        trained=trained,
-        before=before,
-        after=after,
-        comparison=found,
-        version=version,
-        links=links,
-    )
+    report = write_report(run, config, outcome, version=version, links=links)
     for path in (report, report.with_name("curve.png")):
         tracker.artifact(path, "report")
     where = "\n".join(f"- {words}: {link}" for words, link in links.items())
     create_markdown_artifact(
         f"# {version['name']} version {version['version']}: {version['outcome']}\n\n{version['reason']}\n\n"
-        f"{before_after_table(before, after, found)}\n\n{where}\n",
+        f"{before_after_table(outcome.before, outcome.after, outcome.gain)}\n\n{where}\n",
         key="before-after",
-        description=verdict(found),
+        description=verdict(outcome.gain),
     )
     logger = get_run_logger()
-    for line in before_after_text(before, after, found).splitlines():
+    for line in before_after_text(outcome.before, outcome.after, outcome.gain).splitlines():
         logger.info(line)
     logger.info("%s version %s: %s. %s", version["name"], version["version"], version["outcome"], version["reason"])
     for words, link in (links | {"report": str(report)}).items():
         logger.info("%s: %s", words, link)
+
+
+def measured(run: Run, trained: dict[str, Any]) -> dict[str, float]:
+    """What training took of what was estimated before; a step's time without that of the first, which warms up."""
+    steps = [seconds for _, seconds in series(run.folder / "train" / "metrics.jsonl", "train/step_time")]
+    return {
+        "memory_gib": trained["peak_gpu_gib"] or trained["peak_ram_gib"],
+        "step_seconds": statistics.mean(steps[1:] or steps),
+    }
 
 
 def completions_table(folder: Path, most: int = 400) -> pd.DataFrame:

@@ -11,6 +11,7 @@ from prefect import State, flow, get_run_logger
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
+from flows.hooks import end_record
 from flows.shared_stages import ingest, preflight, score_untrained
 from flows.stages import REFUSED, Context, StageFailed, stage
 from flows.tags import run_tags
@@ -21,10 +22,10 @@ from tasks.run import Run
 from tasks.tracking import Tracker
 from tasks.versions import local_model
 
-score = stage("score", retries=2, delays=[5])(score_untrained)
+score = stage("score", retries=2, delays=[5], gpu=True)(score_untrained)
 
 
-@flow(name="evaluate")
+@flow(name="evaluate", on_crashed=[end_record], on_cancellation=[end_record])
 def evaluate(
     config: str | dict[str, Any] = "deployments/gsm8k.yaml",
     model: str | None = None,
@@ -45,6 +46,7 @@ def evaluate(
             name = local_model(model, settings.registry) if model.startswith("models:/") else model
             settings = load(config, (overrides or {}) | {"model.name": name})
         run = Run.open(str(flow_run.id))
+        run.claim()
         settings.write(run.folder / "config.yaml")
         context = Context(run, settings)
         found = preflight(context)
@@ -62,11 +64,15 @@ def evaluate(
         tracker.finish("FINISHED")
     except (StageFailed, UserError) as failure:
         if tracker:
-            tracker.finish("FAILED", "failed")
+            tracker.give_up("FAILED", "failed")
         return Failed(name=REFUSED, message=str(failure))
-    except BaseException as error:
+    except Exception:
         if tracker:
-            tracker.finish("FAILED" if isinstance(error, Exception) else "KILLED")
+            tracker.give_up("FAILED", "failed")
+        raise
+    except BaseException:  # a cancellation arrives as TerminationSignal, which is no Exception
+        if tracker:
+            tracker.give_up("KILLED", "cancelled")
         raise
     get_run_logger().info("per-question results: %s", result["results"])
     return Completed(message=f"{model or settings.model.name}: {score_text(result)}")

@@ -12,7 +12,8 @@ from prefect import State, flow, get_run_logger
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
-from flows.artifacts import comparison, completions_table, publish, show_gate
+from flows.artifacts import completions_table, measured, publish, show_gate
+from flows.hooks import end_record
 from flows.run_id import run_id
 from flows.shared_stages import ingest, preflight, score_untrained
 from flows.stages import REFUSED, Context, StageFailed, log_line, stage
@@ -23,7 +24,11 @@ from tasks import register as register_stage
 from tasks import train as train_stage
 from tasks.config import STAGES, Stage, load
 from tasks.errors import UserError
+from tasks.estimate import Architecture, Machine, require_memory
+from tasks.estimate import estimate as estimate_needs
+from tasks.outcome import Outcome
 from tasks.prompt_lengths import prompt_lengths as measure_prompts
+from tasks.prune import prune_checkpoints
 from tasks.run import Run, write_json
 from tasks.tracking import Tracker
 from tasks.validate import gate_numbers, gate_table
@@ -54,6 +59,16 @@ def prompt_lengths(context: Context, data: dict[str, Any], model: dict[str, str]
     return measure_prompts(context.run, context.config, data, model, on_line=log_line)
 
 
+@stage("estimate")
+def estimate(context: Context, found: dict[str, Any], lengths: dict[str, Any]) -> dict[str, Any]:
+    machine = Machine(**found["machine"])
+    longest = min(lengths["train"]["max"], context.config.prompt.max_tokens or lengths["train"]["max"])
+    needs = estimate_needs(context.config, Architecture(**found["architecture"]), machine, longest)
+    log_line(f"training needs {needs}")
+    require_memory(context.config, needs, machine)
+    return {"memory_gib": needs.memory_gib, "step_seconds": needs.step_seconds}
+
+
 @stage("record_gates", retries=3, delays=[5, 30, 60])
 def record_gates(
     context: Context, tracker: Tracker, validated: dict[str, Any], checked: dict[str, Any]
@@ -68,19 +83,21 @@ def record_gates(
     return numbers
 
 
-baseline = stage("baseline", retries=2, delays=[5])(score_untrained)
+baseline = stage("baseline", retries=2, delays=[5], gpu=True)(score_untrained)
 
 
-@stage("train", retries=2, delays=[10])
+@stage("train", retries=2, delays=[10], gpu=True)
 def train(context: Context, tracker: Tracker, data: dict[str, Any], model: dict[str, str]) -> dict[str, Any]:
     trained = train_stage.train(
         context.run, context.config, tracker, data=Path(data["folder"]), model=model, on_line=log_line
     )
     tracker.table(completions_table(context.run.folder / "train" / "completions"), "completions.json")
+    if trained["memory_changes"]:
+        tracker.tags({"memory_changes": "; ".join(trained["memory_changes"])})
     return trained
 
 
-@stage("evaluate", retries=2, delays=[5])
+@stage("evaluate", retries=2, delays=[5], gpu=True)
 def evaluate(context: Context, data: dict[str, Any], trained: dict[str, Any]) -> dict[str, Any]:
     return evaluate_stage.evaluate(
         context.run,
@@ -95,20 +112,11 @@ def evaluate(context: Context, data: dict[str, Any], trained: dict[str, Any]) ->
 
 
 @stage("register", retries=3, delays=[5, 30])
-def register(
-    context: Context,
-    tracker: Tracker,
-    data: dict[str, Any],
-    trained: dict[str, Any],
-    before: dict[str, Any],
-    after: dict[str, Any],
-) -> dict[str, Any]:
-    return register_stage.register(
-        context.run, context.config, tracker, data=data, trained=trained, before=before, after=after, on_line=log_line
-    )
+def register(context: Context, tracker: Tracker, outcome: Outcome) -> dict[str, Any]:
+    return register_stage.register(context.run, context.config, tracker, outcome, on_line=log_line)
 
 
-@flow(name="grpo")
+@flow(name="grpo", on_crashed=[end_record], on_cancellation=[end_record])
 def grpo(
     config: str | dict[str, Any] = "deployments/gsm8k.yaml",
     overrides: dict[str, Any] | None = None,
@@ -145,37 +153,45 @@ def grpo(
         checked = check_rewards(context, data)
         if until == "check_rewards":
             return _done(until)
-        if settings.prompt.max_tokens is not None:
-            prompt_lengths(context, data, found["model"])
+        lengths = prompt_lengths(context, data, found["model"])
+        needs = estimate(context, found, lengths)
         # Only what has passed the gates appears in MLflow.
         tracker = Tracker.open(
             settings.registry, run, name=flow_run.name, params=settings.dump(), tags=run_tags(settings, data)
         )
         record_gates(context, tracker, validated, checked)
+        tracker.metrics({f"estimate/{name}": value for name, value in needs.items()})
         before = baseline(context, data, found["model"])
         tracker.evaluation("baseline", before)
         if until == "baseline":
             return _done(until, tracker)
         trained = train(context, tracker, data, found["model"])
+        tracker.metrics({f"measured/{name}": value for name, value in measured(context.run, trained).items()})
         if until == "train":
             return _done(until, tracker)
         after = evaluate(context, data, trained)
         tracker.evaluation("eval", after, step=trained["steps"])
-        tracker.comparison(comparison(before, after), step=trained["steps"])
+        outcome = Outcome(data, trained, before, after)
+        tracker.comparison(outcome.gain, step=trained["steps"])
         if until == "evaluate":
             return _done(until, tracker)
-        version = register(context, tracker, data, trained, before, after)
-        publish(run, settings, tracker, data=data, trained=trained, before=before, after=after, version=version)
+        version = register(context, tracker, outcome)
+        publish(run, settings, tracker, outcome, version)
         tracker.finish("FINISHED", version["outcome"])
+        if not settings.training.keep_checkpoints:
+            prune_checkpoints(run)
         return Completed(message=f"{version['name']} version {version['version']}: {version['outcome']}")
     except (StageFailed, UserError) as failure:
         if tracker:
-            tracker.finish("FAILED", None if tracker.outcome == "unchanged" else "failed")
+            tracker.give_up("FAILED", "failed")
         return Failed(message=str(failure))
-    except BaseException as error:  # a cancellation arrives as TerminationSignal, which is no Exception
+    except Exception:
         if tracker:
-            stopped = not isinstance(error, Exception)
-            tracker.finish("KILLED" if stopped else "FAILED", "cancelled" if stopped else "failed")
+            tracker.give_up("FAILED", "failed")
+        raise
+    except BaseException:  # a cancellation arrives as TerminationSignal, which is no Exception
+        if tracker:
+            tracker.give_up("KILLED", "cancelled")
         raise
 
 

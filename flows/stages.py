@@ -3,6 +3,7 @@
 import functools
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec
 
@@ -10,8 +11,9 @@ from prefect import State, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 from prefect.states import Failed
 
+from flows.gpu import gpu_slot
 from tasks.config import Config
-from tasks.errors import UserError, WorkerFailed
+from tasks.errors import DISK_FULL, UserError, WorkerFailed, is_disk_full
 from tasks.run import Run
 
 P = ParamSpec("P")
@@ -31,13 +33,14 @@ class StageFailed(Exception):
 
 
 def stage(
-    name: str, *, retries: int = 0, delays: Sequence[float] = ()
+    name: str, *, retries: int = 0, delays: Sequence[float] = (), gpu: bool = False
 ) -> Callable[[Callable[Concatenate[Context, P], dict[str, Any]]], Callable[Concatenate[Context, P], dict[str, Any]]]:
     """Make a function of a `Context` into the Prefect task `name`.
 
     What it returns is kept in the run folder, so an attempt that finds it there does not do the stage again, whatever
     ended the attempt before. A UserError becomes the state Refused, which is not retried; a worker that failed or a
-    connection that did not come about is retried. Neither shows a traceback.
+    connection that did not come about is retried. Neither shows a traceback. One that uses the `gpu` waits until no
+    other run does.
     """
 
     def decorate(function: Callable[Concatenate[Context, P], dict[str, Any]]) -> Any:
@@ -49,11 +52,16 @@ def stage(
                 return done
             get_run_logger().info("%s begins", name)
             try:
-                return context.run.finish(name, function(context, *args, **kwargs))
+                with gpu_slot(context.config) if gpu else nullcontext():
+                    return context.run.finish(name, function(context, *args, **kwargs))
             except UserError as error:
                 return Failed(name=REFUSED, message=str(error))
             except (WorkerFailed, ConnectionError) as error:
                 return Failed(message=str(error))  # a traceback of this process would say no more
+            except OSError as error:
+                if not is_disk_full(error):
+                    raise
+                return Failed(name=REFUSED, message=f"{error}: {DISK_FULL}")
 
         run_task = task(
             name=name,
@@ -90,5 +98,6 @@ logging.getLogger("prefect.task_runs").addFilter(_NoRepetition())
 
 
 def log_line(line: str) -> None:
-    """Hand a line of a worker's output to the Prefect log."""
-    get_run_logger().info(line)
+    """Hand a line of a worker's output to the Prefect log, at the level that it begins with."""
+    level = logging.WARNING if line.startswith("WARNING ") else logging.INFO
+    get_run_logger().log(level, line.removeprefix("WARNING "))

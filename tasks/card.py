@@ -1,30 +1,21 @@
 """The model card: what the model is, from what it was made, and what is known about how good it is."""
 
 import json
-from collections.abc import Mapping
-from typing import Any
 
 import yaml
 
 from tasks.config import Config
 from tasks.markdown import code, fence
-from tasks.report import Summary, before_after_table
-from tasks.statistics import Comparison
+from tasks.outcome import Outcome
+from tasks.report import before_after_table, memory_note
 from tasks.tracking import without_password
 
 MOST = 5000  # characters of a version's description, in MLflow's database
 
 
-def facts(
-    config: Config,
-    *,
-    data: Mapping[str, Any],
-    trained: Mapping[str, Any],
-    before: Summary,
-    after: Summary,
-    gain: Comparison,
-) -> str:
+def facts(config: Config, outcome: Outcome) -> str:
     """Scores, data and training, as Markdown: what the card and the version's description share."""
+    data, trained = outcome.data, outcome.trained
     rewards = [
         f"- {code(one.name)} × {one.weight:g}{f', {code(json.dumps(one.parameters))}' if one.parameters else ''}"
         for one in config.rewards.functions
@@ -33,14 +24,14 @@ def facts(
     return "\n\n".join(
         [
             "## Scores\n\nGreedy answers to the test questions, before and after training, ± one standard error.",
-            before_after_table(before, after, gain),
+            before_after_table(outcome.before, outcome.after, outcome.gain),
             "## Data",
             f"- source: {code(data['source'])}{_at(data['revision'])}\n"
             f"- questions: {counts}\n"
             f"- digest: {data['digest']}",
             "## Training",
             f"GRPO on {code(config.model.name)}{_at(config.model.revision)}, {_method(config)}; "
-            f"the weights of step {trained['step']} of {trained['steps']} were kept.",
+            f"the weights of step {trained['step']} of {trained['steps']} were kept.{memory_note(trained)}",
             "Rewards, by weight:\n\n" + "\n".join(rewards),
         ]
     )

@@ -171,6 +171,9 @@ class PromptSettings(Section):
         return template
 
 
+_SECRET = re.compile(r"(?i)(^|_)(api_?key|secret|password|(access|auth|bearer|hf)_token)$")
+
+
 class RewardSettings(BaseModel):
     """One reward function: its name, its weight, and any parameters of its own."""
 
@@ -190,6 +193,16 @@ class RewardSettings(BaseModel):
     def label(self) -> str:
         """The short name, for metrics: `my_rewards.py:brevity` is `brevity`."""
         return self.name.replace(":", "/").rsplit("/", 1)[-1].rsplit(".", 1)[-1]
+
+    @model_validator(mode="after")
+    def _no_parameter_is_a_secret(self) -> Self:
+        for name in self.parameters:
+            if _SECRET.search(name):
+                raise ValueError(
+                    f"the parameter {name} of the reward {self.label} looks like a secret, and the configuration is "
+                    "written into logs, MLflow and the model card; read it from the environment in the reward"
+                )
+        return self
 
     @model_validator(mode="after")
     def _parameters_exist(self) -> Self:
@@ -260,6 +273,15 @@ class TrainingSettings(BaseModel):
         ge=0,
         description="Seconds for a last checkpoint when the run is to end; Prefect kills a cancelled one after 30.",
     )
+    keep_checkpoints: bool = Field(
+        False, description="Keep the checkpoints (`save_total_limit` of them) when the run has been registered."
+    )
+    concurrency_limit: str | None = Field(
+        "auto",
+        description="The Prefect concurrency limit of which every stage that generates or trains holds a slot, so that "
+        "a GPU serves one run at a time. auto: `gpu`, and none on a CPU; null holds none. It counts where a Prefect "
+        "server is configured.",
+    )
     cpu_shortcuts: bool = Field(True, description="On a CPU, leave out work that cannot change a result (`tasks.cpu`).")
 
     @model_validator(mode="before")
@@ -283,16 +305,27 @@ class TrainingSettings(BaseModel):
         return PIPELINE_DEFAULTS | dict(self.__pydantic_extra__ or {})
 
     @property
+    def device_batch(self) -> int:
+        """Completions that one process takes at one time."""
+        size: int = self.grpo.get("per_device_train_batch_size", 8)
+        return size
+
+    @property
+    def accumulation(self) -> int:
+        """Batches that are taken before the weights change."""
+        steps: int = self.grpo.get("gradient_accumulation_steps", 1)
+        return steps
+
+    @property
     def step_size(self) -> int:
         """Completions that all processes together take at one time."""
-        size: int = self.grpo.get("per_device_train_batch_size", 8) * self.processes
-        return size
+        return self.device_batch * self.processes
 
     @property
     def generation_batch(self) -> int:
         """Completions that are generated at one time, before they are trained on."""
         grpo = self.grpo
-        per_generation = grpo.get("steps_per_generation") or grpo.get("gradient_accumulation_steps", 1)
+        per_generation = grpo.get("steps_per_generation") or self.accumulation
         batch: int = grpo.get("generation_batch_size") or self.step_size * per_generation
         return batch
 
@@ -300,7 +333,7 @@ class TrainingSettings(BaseModel):
     def cycle_steps(self) -> float:
         """Optimizer steps from one generation to the next; only between two cycles is nothing lost by stopping."""
         micro_steps = self.generation_batch // self.step_size * self.grpo.get("num_iterations", 1)
-        return float(micro_steps / self.grpo.get("gradient_accumulation_steps", 1))
+        return float(micro_steps / self.accumulation)
 
     @model_validator(mode="after")
     def _groups_divide_the_batch(self) -> Self:
@@ -429,6 +462,12 @@ class Config(Section):
     def max_new_tokens(self) -> int:
         """The longest completion in an evaluation, in tokens."""
         return self.evaluation.max_new_tokens or self.training.grpo.get("max_completion_length", 256)
+
+    @property
+    def concurrency_limit(self) -> str | None:
+        """The name of the limit that `training.concurrency_limit` means."""
+        name = self.training.concurrency_limit
+        return (None if self.training.grpo.get("use_cpu") else "gpu") if name == "auto" else name
 
     def dump(self) -> dict[str, Any]:
         """The resolved configuration as plain JSON values."""

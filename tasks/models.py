@@ -9,11 +9,14 @@ from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import has_file
 
 from tasks.config import ModelSettings, PromptSettings
 from tasks.errors import UserError
 from tasks.prompts import teach_opening
 from tasks.run import require_disk, stored
+
+SAFE_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 
 
 def resolve_model(settings: ModelSettings) -> dict[str, str]:
@@ -26,17 +29,40 @@ def resolve_model(settings: ModelSettings) -> dict[str, str]:
         return _converted(settings.name)
     folder = Path(settings.name).expanduser()
     if folder.is_dir():
-        return {"path": str(folder.absolute()), "identity": _folder_digest(folder)}
+        found = {"path": str(folder.absolute()), "identity": _folder_digest(folder)}
+        load_architecture(found["path"], settings)
+    else:
+        architecture = load_architecture(settings.name, settings)
+        commit = getattr(architecture, "_commit_hash", None)
+        found = {"path": settings.name, "identity": f"{settings.name}@{commit}"}
+    if not any(has_file(found["path"], name, revision=_revision(found["path"], settings)) for name in SAFE_WEIGHTS):
+        raise UserError(
+            f"model.name: {settings.name} has no weights as safetensors ({SAFE_WEIGHTS[0]}); pickled ones can run code "
+            "as they are loaded and are not read: save the model with save_pretrained, or take another"
+        )
+    return found
+
+
+def load_architecture(path: str, settings: ModelSettings) -> Any:
+    """The model's own configuration. Raises UserError for a model that is not there, or needs code of its own."""
     try:
-        config = AutoConfig.from_pretrained(
-            settings.name, revision=settings.revision, trust_remote_code=settings.trust_remote_code
+        return AutoConfig.from_pretrained(
+            path, revision=_revision(path, settings), trust_remote_code=settings.trust_remote_code
         )
     except (OSError, ValueError) as error:
+        if "trust_remote_code" in str(error):
+            raise UserError(
+                f"model.name: {settings.name} comes with Python code of its own, which is not run unasked; read it, "
+                "and set model.trust_remote_code=true"
+            ) from None
+        if os.path.isdir(path):
+            raise UserError(
+                f"model.name: the folder {path} cannot be read as a model: {_first_sentence(error)}"
+            ) from None
         raise UserError(
             f"model.name: {settings.name!r} is neither a folder here nor a model that the hub gives "
             f"({_first_sentence(error)}); check the spelling, the access, or give a local folder"
         ) from None
-    return {"path": settings.name, "identity": f"{settings.name}@{getattr(config, '_commit_hash', None)}"}
 
 
 def load_tokenizer(path: str, settings: ModelSettings, prompt: PromptSettings) -> Any:

@@ -9,19 +9,19 @@ from tasks.run import Run, require_disk
 from tasks.supervise import run_job
 from tasks.tracking import check_reachable, tracking_uri
 
-# A small run's logs, results and adapter; a run that saves merged weights needs the model's size besides.
-DISK_GIB = 2.0
+LEAST_GIB = 0.5  # of disk, to begin at all
 
 
 def preflight(run: Run, config: Config, on_line: Callable[[str], None]) -> dict[str, Any]:
     """Check disk and MLflow, then, in a child, device, TRL's and peft's own opinion, and the model.
 
-    Gives `{"model": {"path", "identity"}, "engine", "dtype", "gpus"}`. Raises UserError.
+    Gives `{"model": {"path", "identity"}, "engine", "dtype", "gpus", "disk_gib", "architecture", "machine"}`, the last
+    two as `tasks.estimate` has them. Raises UserError.
     """
-    require_disk(run.folder, DISK_GIB, "a run")
+    require_disk(run.folder, LEAST_GIB, "a run")
     check_reachable(tracking_uri(config.registry))
     folder = run.folder / "preflight"
-    return run_job(
+    found = run_job(
         "tasks.preflight_worker",
         {"config": config.dump(), "scratch": str(folder)},
         folder,
@@ -30,3 +30,5 @@ def preflight(run: Run, config: Config, on_line: Callable[[str], None]) -> dict[
         environment=QUIET,
         time_limit=600,
     )
+    require_disk(run.folder, found["disk_gib"], "this run, with its checkpoints and the merged model,")
+    return found

@@ -1,18 +1,22 @@
 """Worker: build the real `GRPOConfig` and `LoraConfig`, and find the model, before anything else is done."""
 
 import warnings
-from typing import Any
+from dataclasses import asdict
+from typing import Any, cast
 
 import torch
 from peft import LoraConfig
-from transformers import AutoConfig
 
 from tasks.config import Config
+from tasks.engine import choose_engine, vllm_version
 from tasks.errors import UserError
-from tasks.generate import choose_engine, vllm_version
-from tasks.models import load_tokenizer, pick_dtype, resolve_model
+from tasks.estimate import Architecture
+from tasks.machine import measure
+from tasks.models import load_architecture, load_tokenizer, pick_dtype, resolve_model
 from tasks.training_arguments import grpo_config, lora_config
 from tasks.worker import run_worker
+
+OTHERS_GIB = 0.5  # logs, completions, results and the metrics of a run
 
 
 def preflight(job: dict[str, Any]) -> dict[str, Any]:
@@ -22,14 +26,22 @@ def preflight(job: dict[str, Any]) -> dict[str, Any]:
     check_vllm(config)
     arguments = grpo_config(config, output_dir=job["scratch"])
     lora = lora_config(config)
+    dtype = pick_dtype(config.model, arguments.use_cpu)
     model = resolve_model(config.model)
     load_tokenizer(model["path"], config.model, config.prompt)
-    architecture = AutoConfig.from_pretrained(model["path"], trust_remote_code=config.model.trust_remote_code)
-    check_lora(lora, architecture, config)
+    architecture = load_architecture(model["path"], config.model)
+    sizes = check_lora(lora, architecture, config, dtype.itemsize)
     engine, why = choose_engine(config)
-    dtype = pick_dtype(config.model, arguments.use_cpu)
     print(f"model {model['path']} ({architecture.model_type}) in {dtype}, evaluated with {engine}: {why}", flush=True)
-    return {"model": model, "engine": engine, "dtype": str(dtype), "gpus": torch.cuda.device_count()}
+    return {
+        "model": model,
+        "engine": engine,
+        "dtype": str(dtype),
+        "gpus": torch.cuda.device_count(),
+        "disk_gib": disk_gib(sizes, config),
+        "architecture": asdict(sizes),
+        "machine": asdict(measure(dtype, arguments.use_cpu)),
+    }
 
 
 def check_device(config: Config) -> None:
@@ -51,20 +63,52 @@ def check_vllm(config: Config) -> None:
         )
 
 
-def check_lora(lora: LoraConfig | None, architecture: Any, config: Config) -> None:
-    """peft says that a target module is missing only when the whole model is loaded; try on an empty one."""
-    if lora is None:
-        return
+def check_lora(lora: LoraConfig | None, of: Any, config: Config, bytes_per_weight: int) -> Architecture:
+    """The model's sizes. peft says that a target module is missing only when the whole model is loaded, so both are
+    found out on an empty one."""
     from peft import get_peft_model
+    from peft.tuners.lora import LoraLayer
     from transformers import AutoModelForCausalLM
 
     with torch.device("meta"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        empty = AutoModelForCausalLM.from_config(architecture, trust_remote_code=config.model.trust_remote_code)
-        try:
-            get_peft_model(empty, lora)
-        except ValueError as error:
-            raise UserError(f"training.lora does not fit {config.model.name}: {error}") from None
+        model: Any = AutoModelForCausalLM.from_config(of, trust_remote_code=config.model.trust_remote_code)
+        weights = sum(weight.numel() for weight in model.parameters())
+        if lora is not None:
+            try:
+                model = get_peft_model(model, lora)
+            except ValueError as error:
+                raise UserError(f"training.lora does not fit {config.model.name}: {error}") from None
+    text = of.get_text_config()
+    heads = text.num_attention_heads
+    kv_heads = getattr(text, "num_key_value_heads", None) or heads
+    adapted = [module for module in model.modules() if isinstance(module, LoraLayer)]
+    return Architecture(
+        layers=text.num_hidden_layers,
+        hidden=text.hidden_size,
+        intermediate=getattr(text, "intermediate_size", None) or 4 * text.hidden_size,
+        kv_width=kv_heads * (getattr(text, "head_dim", None) or text.hidden_size // heads),
+        vocabulary=text.vocab_size,
+        weights=weights,
+        trained=sum(weight.numel() for weight in model.parameters() if weight.requires_grad),
+        adapted_inputs=sum(cast(int, module.in_features) for module in adapted),
+        bytes_per_weight=bytes_per_weight,
+    )
+
+
+def disk_gib(sizes: Architecture, config: Config) -> float:
+    """About how much disk a run takes, in GiB.
+
+    A checkpoint holds the trained weights and Adam's two moments, in 32 bits; one more than are kept exists while it is
+    written. The chosen weights are kept beside them. At the end the merged model is built, and copied where MLflow
+    keeps it.
+    """
+    grpo = config.training.grpo
+    kept = grpo.get("save_total_limit") or 1
+    checkpoints = 0 if grpo.get("save_strategy") == "no" else (kept + 1) * 12 * sizes.trained
+    has_merged = config.registry.merged or config.training.lora is None
+    merged = 2 * sizes.weights * sizes.bytes_per_weight if has_merged else 0
+    return (checkpoints + 4 * sizes.trained + merged) / 2**30 + OTHERS_GIB
 
 
 if __name__ == "__main__":

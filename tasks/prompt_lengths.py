@@ -44,10 +44,8 @@ def prompt_lengths(
     lengths: dict[str, Any] = read_json(stored("prompt_lengths", key, make) / "lengths.json")
     limit = config.prompt.max_tokens
     for split, found in lengths.items():
-        on_line(
-            f"{split}: prompts of {found['min']} to {found['max']} tokens (median {found['median']:g}), "
-            f"{found['too_long']} longer than {limit}"
-        )
+        above = "" if limit is None else f", {found['too_long']} longer than {limit}"
+        on_line(f"{split}: prompts of {found['min']} to {found['max']} tokens (median {found['median']:g}){above}")
         if found["too_long"] == found["prompts"]:
             raise UserError(
                 f"every prompt of {split} is longer than prompt.max_tokens ({limit}); the shortest has {found['min']}: "

@@ -26,8 +26,9 @@ from tasks.card import description, facts, model_card
 from tasks.config import Config
 from tasks.errors import UserError
 from tasks.evaluate import QUIET, user_code
+from tasks.outcome import Outcome
 from tasks.run import Run, digest
-from tasks.statistics import Comparison, compare
+from tasks.statistics import Comparison
 from tasks.supervise import run_job
 from tasks.tracking import Tracker
 
@@ -36,36 +37,31 @@ def register(
     run: Run,
     config: Config,
     tracker: Tracker,
+    outcome: Outcome,
     *,
-    data: Mapping[str, Any],
-    trained: Mapping[str, Any],
-    before: Mapping[str, Any],
-    after: Mapping[str, Any],
     on_line: Callable[[str], None],
 ) -> dict[str, Any]:
     """Log the trained model, register it as `registry.name`, and promote it if it is better than the champion.
 
-    `data` is the manifest, `trained` the training stage's result; `before` and `after` are the summaries of the
-    evaluations on test, whose `results` are Parquet files. Gives `name`, `version`, `alias`, `outcome` ("promoted"
+    Gives `name`, `version`, `alias`, `outcome` ("promoted"
     or "challenger"), `reason`, `model_uri`, and `compared_with`, the champion's version or "".
 
     Raises UserError for weights that training has not changed (the run's tag `outcome` is "unchanged" then) or that
     are not finite, WorkerFailed if the worker died, MlflowException if the server is away for minutes.
     """
-    results = pd.read_parquet(after["results"])
-    gain = compare(pd.read_parquet(before["results"]), results)
-    known = facts(config, data=data, trained=trained, before=before, after=after, gain=gain)
+    results = pd.read_parquet(outcome.after["results"])
+    known = facts(config, outcome)
     version = _own_version(tracker, config.registry.name)
     if version is None:
         model = _own_model(tracker)
         if model is None or model.status != "READY":
-            folder = _build(run, config, tracker, trained, model_card(config, known), results, on_line)
-            for name, summary in (("before", before), ("after", after)):
+            folder = _build(run, config, tracker, outcome.trained, model_card(config, known), results, on_line)
+            for name, summary in (("before", outcome.before), ("after", outcome.after)):
                 _copy(Path(summary["results"]), folder / "evaluation" / f"{name}.parquet")
-            model = _upload(tracker, folder, step=trained["step"])
-        version = _create_version(tracker, config, model, data)
+            model = _upload(tracker, folder, step=outcome.trained["step"])
+        version = _create_version(tracker, config, model, outcome.data)
     if "outcome" not in version.tags:
-        version = _promote(tracker, config, version, results, gain, known)
+        version = _promote(tracker, config, version, results, outcome.gain, known)
     tracker.tags({"outcome": version.tags["outcome"]})
     shutil.rmtree(run.folder / "register", ignore_errors=True)  # as large as the model, and uploaded
     tags = {key: version.tags[key] for key in ("outcome", "alias", "reason", "compared_with")}

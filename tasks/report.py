@@ -16,6 +16,7 @@ import pandas as pd
 from tasks.config import Config
 from tasks.markdown import code, fence
 from tasks.metrics import series
+from tasks.outcome import Outcome
 from tasks.run import Run
 from tasks.statistics import Comparison
 
@@ -64,6 +65,12 @@ def verdict(comparison: Comparison) -> str:
 def p_text(p_value: float) -> str:
     """`= 0.031`, or `< 0.0001` for what is smaller."""
     return "< 0.0001" if p_value < 0.0001 else f"= {p_value:.2g}"
+
+
+def memory_note(trained: Mapping[str, Any]) -> str:
+    """A sentence on what the trainer had to do with for want of memory, with a space before it; else nothing."""
+    changes = trained["memory_changes"]
+    return f" Memory ran out, so it was trained with {', then '.join(changes)}." if changes else ""
 
 
 def before_after_table(before: Summary, after: Summary, comparison: Comparison) -> str:
@@ -147,22 +154,13 @@ def curve(metrics: Path, path: Path, *, before: Summary, after: Summary, step: i
 
 
 def write_report(
-    run: Run,
-    config: Config,
-    *,
-    data: Mapping[str, Any],
-    trained: Mapping[str, Any],
-    before: Summary,
-    after: Summary,
-    comparison: Comparison,
-    version: Mapping[str, Any],
-    links: Mapping[str, str],
+    run: Run, config: Config, outcome: Outcome, *, version: Mapping[str, Any], links: Mapping[str, str]
 ) -> Path:
     """Write `report.md` and `curve.png` into the run folder; give the path of the report.
 
-    `data` is the manifest, `trained` the training stage's result, `before` and `after` are summaries with their
-    `results`, `version` is what `register` gave, and `links` maps words to where to look.
+    `version` is what `register` gave, and `links` maps words to where to look.
     """
+    data, trained, before, after = outcome.data, outcome.trained, outcome.before, outcome.after
     picture = run.folder / "curve.png"
     metrics = run.folder / "train" / "metrics.jsonl"
     curve(metrics, picture, before=before, after=after, step=trained["step"])
@@ -170,7 +168,7 @@ def write_report(
     parts = [
         f"# {version['name']}, version {version['version']}: {version['outcome']}",
         f"{version['reason']}",
-        before_after_table(before, after, comparison),
+        before_after_table(before, after, outcome.gain),
         f"![Reward and accuracy by step]({picture.name})",
         f"Training reward by step: {sparkline(_thinned(rewards, 60))}" if rewards else "",
         "## What was trained",
@@ -179,7 +177,7 @@ def write_report(
                 f"- start model: {code(config.model.name)}",
                 f"- data: {code(data['source'])}, digest {code(data['digest'][:12])}, "
                 + ", ".join(f"{count} {split}" for split, count in data["counts"].items()),
-                f"- steps: {trained['steps']}; the weights of step {trained['step']} were kept",
+                f"- steps: {trained['steps']}; the weights of step {trained['step']} were kept.{memory_note(trained)}",
                 f"- reward: {', '.join(f'{code(one.name)} × {one.weight:g}' for one in config.rewards.functions)}",
             ]
         ),

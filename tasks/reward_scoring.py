@@ -9,12 +9,10 @@ from typing import Any
 from rewards.calling import Reward, is_async
 from rewards.traits import Traits, is_declared, traits_of
 from rewards.wrapper import guard
+from tasks.dataset import TRL_COLUMNS
 from tasks.markdown import cell
 
 Row = Mapping[str, Any]
-
-# TRL repeats all columns of the dataset but these.
-_NO_COLUMNS = ("prompt", "prompts", "completion", "completions", "completion_ids")
 
 
 @dataclass(frozen=True)
@@ -113,7 +111,7 @@ class Scorer:
 
     def arguments(self, completions: Sequence[Any], rows: Sequence[Row]) -> dict[str, Any]:
         """What TRL passes for these completions. Its tokens are stood in for by every fourth byte."""
-        columns = {name: [row[name] for row in rows] for name in (rows[0] if rows else {}) if name not in _NO_COLUMNS}
+        columns = {name: [row[name] for row in rows] for name in (rows[0] if rows else {}) if name not in TRL_COLUMNS}
         ids = [
             row.get("completion_ids", _tokens(completion)) for row, completion in zip(rows, completions, strict=True)
         ]

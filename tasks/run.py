@@ -79,6 +79,10 @@ class Run:
         file.flush()
         _claimed[self.folder] = file
 
+    def release(self) -> None:
+        """Give the run back before this process ends."""
+        _claimed.pop(self.folder).close()
+
     def result(self, stage: str) -> dict[str, Any] | None:
         """What a finished stage left, or None."""
         path = self.folder / "results" / f"{stage}.json"
@@ -115,6 +119,7 @@ def stored(kind: str, key: str, make: Callable[[Path], None]) -> Path:
     """
     final = runs_root() / "store" / kind / key
     if final.is_dir():
+        os.utime(final)  # `tasks.prune` removes what has not been used for long
         return final
     final.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{key[:12]}-", dir=final.parent))

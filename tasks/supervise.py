@@ -20,6 +20,7 @@ from typing import Any
 
 import psutil
 
+from tasks import memory
 from tasks.errors import UserError, WorkerFailed
 from tasks.run import PROJECT, read_json, write_json
 
@@ -46,18 +47,21 @@ def run_job(
     `folder` takes the job file and the result; `on_tick` is called about once a second meanwhile. A worker that takes
     longer than `time_limit` seconds is ended; `limit_setting` is where the user sets them. To end a worker is to send
     SIGTERM to it and all that it started, and SIGKILL to what is left after `grace` seconds. Raises UserError with the
-    worker's own sentence, or WorkerFailed with the exit code and the last lines of the log.
+    worker's own sentence, OutOfMemory where that was the reason, or WorkerFailed with the exit code and the last lines
+    of the log.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{module.rpartition('.')[2]}.job"
-    for stale in (path.with_suffix(".result"), path.with_suffix(".error")):
-        stale.unlink(missing_ok=True)
+    for kind in (".result", ".error", ".memory"):
+        path.with_suffix(kind).unlink(missing_ok=True)
     write_json(path, job)
     command = [*(launcher or (sys.executable, "-m")), module, str(path)]
     tail: deque[str] = deque(maxlen=30)
+    signs = memory.Signs()
 
     def line_seen(line: str) -> None:
         tail.append(line)
+        signs.line(line)
         on_line(line)
 
     started = time.monotonic()
@@ -79,6 +83,9 @@ def run_job(
         return read_json(path.with_suffix(".result"))
     if path.with_suffix(".error").exists():
         raise UserError(read_json(path.with_suffix(".error"))["error"])
+    raised = read_json(path.with_suffix(".memory"))["error"] if path.with_suffix(".memory").exists() else None
+    if lacking := signs.diagnosis(module, code, raised):
+        raise lacking
     what = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
     raise WorkerFailed(f"{module} ended with {what}; its log is {log}. It ends:\n" + "\n".join(tail), code)
 
@@ -116,30 +123,35 @@ class _Output:
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path, on_line: Callable[[str], None]) -> None:
         assert process.stdout is not None
-        self._pipe, self._log, self._on_line = process.stdout, log, on_line
+        self._pipe, self._on_line = process.stdout, on_line
+        self._log = log.open("ab")
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._pipe, selectors.EVENT_READ)
         self._pending = b""
         self.open = True
         os.set_blocking(self._pipe.fileno(), False)
 
     def read(self, timeout: float) -> bool:
         """Wait for output and hand it on; False if there was none."""
-        with self._log.open("ab") as sink, selectors.DefaultSelector() as selector:
-            selector.register(self._pipe, selectors.EVENT_READ)
-            if not self.open or not selector.select(timeout):
-                return False
-            data = os.read(self._pipe.fileno(), 1 << 16)
-            self.open = bool(data)
-            *lines, self._pending = _LINE_END.split(self._pending + data)
-            for line in lines + ([] if data else [self._pending]):
-                _emit(line, sink, self._on_line)
-            return self.open
+        if not self.open or not self._selector.select(timeout):
+            return False
+        data = os.read(self._pipe.fileno(), 1 << 16)
+        self.open = bool(data)
+        *lines, self._pending = _LINE_END.split(self._pending + data)
+        for line in lines + ([] if data else [self._pending]):
+            self._emit(line)
+        return self.open
 
+    def close(self) -> None:
+        self._selector.close()
+        self._pipe.close()
+        self._log.close()
 
-def _emit(line: bytes, sink: Any, on_line: Callable[[str], None]) -> None:
-    if line.strip():
-        sink.write(line + b"\n")
-        sink.flush()
-        on_line(line.decode("utf-8", "replace").rstrip())
+    def _emit(self, line: bytes) -> None:
+        if line.strip():
+            self._log.write(line + b"\n")
+            self._log.flush()
+            self._on_line(line.decode("utf-8", "replace").rstrip())
 
 
 def _end_group(process: subprocess.Popen[bytes], grace: float, output: _Output) -> None:
@@ -155,9 +167,9 @@ def _end_group(process: subprocess.Popen[bytes], grace: float, output: _Output) 
     process.wait()
     while output.read(timeout=0.2):
         pass
-    for pipe in (process.stdin, process.stdout):
-        if pipe:
-            pipe.close()
+    output.close()
+    assert process.stdin is not None
+    process.stdin.close()
 
 
 def _has_members(group: int) -> bool:

@@ -317,6 +317,35 @@ class Tracker:
             self.tags({"outcome": outcome})
         self.client.set_terminated(self.run_id, status)
 
+    def give_up(self, status: Literal["FAILED", "KILLED"], outcome: str) -> None:
+        """End the run because the flow ends, whether or not MLflow can be told of it.
+
+        A run that was killed waits for no server: Prefect leaves it 30 seconds. The outcome "unchanged", which the last
+        stage sets, says more than that it failed, and stays.
+        """
+        try:
+            with _impatient() if status == "KILLED" else nullcontext():
+                self.finish(status, None if self.outcome == "unchanged" else outcome)
+        except MlflowException as error:
+            logger.warning(
+                "MLflow could not be told that the run has ended (%s); it counts as running there until it is gone on "
+                "with",
+                str(error).splitlines()[0][:200],
+            )
+
+
+def close_abandoned(registry: RegistrySettings, run: Run, outcome: str) -> None:
+    """End the MLflow run of a flow run whose process is gone, if there is one and it still counts as running."""
+    uri = tracking_uri(registry)
+    client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+    experiment = client.get_experiment_by_name(registry.experiment)
+    if experiment is None:
+        return
+    for one in client.search_runs([experiment.experiment_id], f"tags.flow_run_id = '{run.id}'"):
+        if one.info.status == "RUNNING":
+            client.set_tag(one.info.run_id, "outcome", outcome)
+            client.set_terminated(one.info.run_id, "KILLED")
+
 
 def _experiment(client: MlflowClient, name: str, uri: str) -> str:
     """The id of the experiment, created if it is missing."""

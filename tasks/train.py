@@ -9,6 +9,7 @@ from typing import Any
 from tasks.config import Config
 from tasks.cpu import prepare_environment
 from tasks.evaluate import QUIET
+from tasks.memory import Relief, smaller_step, smaller_training_share
 from tasks.run import Run
 from tasks.supervise import run_job
 from tasks.tracking import Tracker
@@ -25,30 +26,36 @@ def train(
 ) -> dict[str, Any]:
     """Train `model` on `data/train.parquet`, choosing on `data/validation.parquet`; give where the weights are.
 
-    A second attempt finds the checkpoints of the first. Raises UserError or WorkerFailed as `run_job` does.
+    A second attempt finds the checkpoints of the first, and so does one with smaller batches where memory ran out.
+    Raises UserError or WorkerFailed as `run_job` does.
     """
     folder = run.folder / "train"
+    folder.mkdir(exist_ok=True)
     metrics = folder / "metrics.jsonl"
-    job = {
-        "config": config.dump(),
-        "train": str(data / "train.parquet"),
-        "validation": str(data / "validation.parquet"),
-        "model": model["path"],
-        "folder": str(folder),
-    }
-    result = run_job(
-        "tasks.train_worker",
-        job,
-        folder,
-        log=run.log_file("train"),
-        on_line=on_line,
-        launcher=launcher(config),
-        environment=QUIET | (prepare_environment(config) if config.training.grpo.get("use_cpu") else {}),
-        time_limit=config.training.time_limit,
-        limit_setting="training.time_limit",
-        on_tick=lambda: tracker.forward(metrics),
-        grace=config.training.grace,
-    )
+
+    def work(settings: Config) -> dict[str, Any]:
+        job = {
+            "config": settings.dump(),
+            "train": str(data / "train.parquet"),
+            "validation": str(data / "validation.parquet"),
+            "model": model["path"],
+            "folder": str(folder),
+        }
+        return run_job(
+            "tasks.train_worker",
+            job,
+            folder,
+            log=run.log_file("train"),
+            on_line=on_line,
+            launcher=launcher(settings),
+            environment=QUIET | (prepare_environment(settings) if settings.training.grpo.get("use_cpu") else {}),
+            time_limit=settings.training.time_limit,
+            limit_setting="training.time_limit",
+            on_tick=lambda: tracker.forward(metrics),
+            grace=settings.training.grace,
+        )
+
+    result = Relief(folder / "memory.json", (smaller_step, smaller_training_share)).run(config, work, on_line)
     tracker.forward(metrics, final=True)
     return result
 

@@ -16,13 +16,14 @@ from trl import GRPOTrainer
 
 from tasks.config import Config
 from tasks.cpu import adapt_trl
+from tasks.dataset import TRL_COLUMNS
 from tasks.errors import UserError
 from tasks.models import load_arguments, load_tokenizer
 from tasks.prompts import build_prompt, encode
 from tasks.scoring import Scorer
 from tasks.sick_runs import broken
 from tasks.training_arguments import grpo_config, lora_config
-from tasks.training_callbacks import MetricsFile, SaveBeforeEnd, SickRun, Validation
+from tasks.training_callbacks import DiskBudget, MetricsFile, SaveBeforeEnd, SickRun, Validation
 from tasks.worker import leave, run_worker
 
 
@@ -53,6 +54,7 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
     sick, saver = SickRun(config.watch), SaveBeforeEnd(config.training.cycle_steps)
     trainer.add_callback(sick)
     trainer.add_callback(saver)
+    trainer.add_callback(DiskBudget(folder))
     checkpoint = newest_whole_checkpoint(folder)
     started = time.monotonic()
     try:
@@ -110,9 +112,7 @@ def prompt_dataset(rows: pd.DataFrame, tokenizer: Any, config: Config) -> tuple[
         assert kept, "the data gate lets no run begin without a prompt that is short enough"
         rows, prompts = rows.iloc[kept].reset_index(drop=True), [prompts[place] for place in kept]
         print(f"{len(rows)} prompts of {min(lengths)} to {max(lengths)} tokens, {too_long} too long", flush=True)
-    # TRL's own names, which a dataset's columns must not take.
-    taken = ("prompt", "prompts", "completion", "completions", "completion_ids")
-    columns = [name for name in rows if name not in taken]
+    columns = [name for name in rows if name not in TRL_COLUMNS]
     return Dataset.from_dict({"prompt": prompts} | {str(name): rows[name].tolist() for name in columns}), too_long
 
 

@@ -1,6 +1,7 @@
 """What is watched while TRL trains: the metrics by step, and greedy answers to validation questions."""
 
 import math
+import shutil
 import signal
 import time
 from collections import deque
@@ -10,10 +11,12 @@ from typing import Any
 import pandas as pd
 from accelerate.utils import broadcast_object_list, gather_object
 from transformers import TrainerCallback
+from transformers.trainer_utils import get_last_checkpoint
 from trl.models import unwrap_model_for_generation
 
 from tasks import metrics as metrics_file
 from tasks.config import Config, WatchSettings
+from tasks.errors import UserError
 from tasks.generate import Completion, TransformersEngine
 from tasks.prompts import build_prompt, encode
 from tasks.report import sparkline
@@ -70,6 +73,29 @@ class SaveBeforeEnd(TrainerCallback):
         asked = any(gather_object([self.asked])) if args.world_size > 1 else self.asked
         if asked and (state.global_step / self.cycle_steps).is_integer():
             control.should_save = control.should_training_stop = self.ended = True
+
+
+class DiskBudget(TrainerCallback):
+    """Stops before a checkpoint that the disk could not hold: a full disk would tear it, and whatever else is written.
+
+    The newest one says how large the next will be.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        newest = get_last_checkpoint(str(self.folder)) if control.should_save else None
+        if newest is None:
+            return
+        size = sum(path.stat().st_size for path in Path(newest).rglob("*") if path.is_file())
+        free = shutil.disk_usage(self.folder).free
+        if free < 2 * size:
+            raise UserError(
+                f"training was stopped at step {state.global_step}: only {free / 2**30:.2f} GiB are free on the disk "
+                f"of {self.folder}, and a checkpoint takes {size / 2**30:.2f} GiB; free some and go on with python -m "
+                f"flows.resume, or lower training.save_total_limit ({args.save_total_limit})"
+            )
 
 
 class SickRun(TrainerCallback):

@@ -45,8 +45,8 @@ def validate(
 ) -> dict[str, Any]:
     """Check the ingested rows of the manifest `data`, unless that was done before, and give
 
-    - expectations: a list of {split, expectation, success, unexpected} with the number of rows that fail (null where
-      an expectation is not about single rows)
+    - expectations: a list of {split, expectation, success, unexpected, warning} with the number of rows that fail (null
+      where an expectation is not about single rows), and whether its severity lets it pass all the same
     - statistics of each split: lengths in characters and the distribution of golds; overlap: what test shares with
       train
     - dropped: how many rows of each split were left out; notes: what a person should know, in sentences
@@ -87,11 +87,16 @@ def gate_table(found: dict[str, Any]) -> str:
     """What `validate` gave, as a Markdown table with the notes and the place of the Data Docs below it."""
     lines = ["| split | expectation | result |", "| --- | --- | --- |"]
     for one in found["expectations"]:
-        result = "holds" if one["success"] else f"{_in_words(one['unexpected'])} not fit and left out"
+        result = "holds" if one["success"] else _does_not_hold(one)
         lines.append(f"| {one['split']} | {cell(one['expectation'])} | {result} |")
     lines += ["", *(f"- {cell(note)}" for note in found["notes"])]
     lines.append(f"- all results: {found['report']}/data_docs/index.html")
     return "\n".join(lines) + "\n"
+
+
+def _does_not_hold(one: dict[str, Any]) -> str:
+    what = "does not hold" if one["unexpected"] is None else _do_not_fit(one["unexpected"])
+    return f"{what} (a warning)" if one["warning"] else f"{what}, left out"
 
 
 def gate_numbers(found: dict[str, Any]) -> dict[str, float]:
@@ -131,6 +136,7 @@ class _Gate:
         self.data, self.settings, self.rules, self.folder, self.on_line = data, settings, rules, folder, on_line
         self.limit = None if settings.path is None and settings.samples else rules.max_shared_ngrams
         self.failures: list[str] = []
+        self._warnings: list[str] = []
         self._expectations: list[dict[str, Any]] = []
         self._findings: dict[tuple[str, str], _Finding] = defaultdict(_Finding)
         self._reasons: dict[str, dict[int, list[str]]] = {"train": {}, "test": {}}
@@ -162,7 +168,7 @@ class _Gate:
             "statistics": statistics,
             "overlap": overlap,
             "dropped": dropped,
-            "notes": _notes(overlap, statistics, dropped, self.limit),
+            "notes": [*_notes(overlap, statistics, dropped, self.limit), *self._warnings],
         }
         write_json(self.folder / "summary.json", summary)
 
@@ -184,29 +190,31 @@ class _Gate:
         return "\n".join(lines)
 
     def _check_split(self, database: Any, split: str) -> None:
-        from tasks.expectation_run import Suite
-        from tasks.expectations import (
-            columns_of,
-            configured_expectations,
-            is_about_columns,
-            is_about_rows,
-            own_expectations,
-            row_count,
-        )
-        from tasks.rows_database import batches
+        from tasks.expectations import configured_expectations, is_about_columns, is_about_rows, own_expectations
 
         columns = database.sql(f"SELECT * FROM {split}").columns
         configured = configured_expectations(split, self.rules, columns)
-        by_row = own_expectations(split, self.settings, self.rules, self.limit)
-        by_row += [one for one in configured if is_about_rows(one)]
+        by_row = [one for one in configured if is_about_rows(one)]
         schema = [one for one in configured if is_about_columns(one)]
         as_whole = [one for one in configured if one not in by_row and one not in schema]
-        suite = Suite(split, by_row, self.rules.max_rows_named)
+        own = own_expectations(split, self.settings, self.rules, self.limit)
+        self._check_rows(database, split, [*own, *by_row])
+        if schema:
+            self._check_columns(database, split, schema)
+        if as_whole:
+            self._check_whole(database, split, as_whole, columns)
+        self._check_count(split)
+
+    def _check_rows(self, database: Any, split: str, expectations: list[Any]) -> None:
+        """What holds or fails row by row, batch by batch."""
+        from tasks.rows_database import batches
+
         # Only the gate sees these columns; no dataset has any by their names.
         flags = {"duplicate_of": f"duplicates_{split}"} | ({"leaks": "leaks"} if split == "train" else {})
         named = "".join(f', {table}.{flag} AS "gate:{flag}"' for flag, table in flags.items())
         joined = "".join(f" LEFT JOIN {table} USING (source_row)" for table in flags.values())
         query = f"SELECT rows.*{named} FROM {split} AS rows{joined} ORDER BY source_row"
+        suite = self._suite(split, expectations)
         seen = 0
         for table in batches(database, query, CHUNK):
             frame = table.to_pandas().set_index("source_row")
@@ -221,28 +229,43 @@ class _Gate:
             if seen % (5 * CHUNK) == 0:
                 self.on_line(f"{split}: {seen:,} rows checked")
         self._conclude(split, suite)
-        if schema:
-            some = Suite(f"{split} columns", schema, self.rules.max_rows_named)
-            some.check(database.sql(f"SELECT * FROM {split} LIMIT 1").df().set_index("source_row", drop=False))
-            self._conclude(split, some)
-        if as_whole:
-            names = dict.fromkeys(["source_row", *(name for one in as_whole for name in columns_of(one))])
-            if any(getattr(one, "row_condition", None) for one in as_whole):
-                names = dict.fromkeys(columns)  # the condition may be about any
-            listed = ", ".join('"' + name.replace('"', '""') + '"' for name in names)
-            whole = Suite(f"{split} as a whole", as_whole, self.rules.max_rows_named)
-            frame = database.sql(f"SELECT {listed} FROM {split} ORDER BY source_row").df().set_index("source_row")
-            left_out = [row for row, reasons in self._reasons[split].items() if reasons]
-            frame = frame[~frame.index.isin(left_out)]
-            for expectation, rows in whole.check(frame):
-                self._note(split, expectation, rows, frame)
-            self._conclude(split, whole)
-        expected_rows: dict[Any, int] = self.settings.expected_rows or {}
-        if split in expected_rows:
-            # The tables lack what data.max_samples left out; the count is that of the source's rows.
-            source = Suite(f"{split} source", [row_count(expected_rows[split])], self.rules.max_rows_named)
-            source.check(pd.DataFrame(index=pd.RangeIndex(self.data["source_rows"][split], name="source_row")))
-            self._conclude(split, source)
+
+    def _check_columns(self, database: Any, split: str, expectations: list[Any]) -> None:
+        """What is about the columns, for which a single row is enough."""
+        suite = self._suite(f"{split} columns", expectations)
+        suite.check(database.sql(f"SELECT * FROM {split} LIMIT 1").df().set_index("source_row", drop=False))
+        self._conclude(split, suite)
+
+    def _check_whole(self, database: Any, split: str, expectations: list[Any], columns: list[str]) -> None:
+        """What only all rows together can show, on no more columns than it asks for."""
+        from tasks.expectations import columns_of
+
+        names = dict.fromkeys(["source_row", *(name for one in expectations for name in columns_of(one))])
+        if any(getattr(one, "row_condition", None) for one in expectations):
+            names = dict.fromkeys(columns)  # the condition may be about any
+        listed = ", ".join('"' + name.replace('"', '""') + '"' for name in names)
+        suite = self._suite(f"{split} as a whole", expectations)
+        frame = database.sql(f"SELECT {listed} FROM {split} ORDER BY source_row").df().set_index("source_row")
+        left_out = [row for row, reasons in self._reasons[split].items() if reasons]
+        frame = frame[~frame.index.isin(left_out)]
+        for expectation, rows in suite.check(frame):
+            self._note(split, expectation, rows, frame)
+        self._conclude(split, suite)
+
+    def _check_count(self, split: str) -> None:
+        """The number of the source's rows; the tables lack what data.max_samples left out."""
+        from tasks.expectations import row_count
+
+        expected: dict[Any, int] = self.settings.expected_rows or {}
+        if split in expected:
+            suite = self._suite(f"{split} source", [row_count(expected[split])])
+            suite.check(pd.DataFrame(index=pd.RangeIndex(self.data["source_rows"][split], name="source_row")))
+            self._conclude(split, suite)
+
+    def _suite(self, name: str, expectations: list[Any]) -> Any:
+        from tasks.expectation_run import Suite
+
+        return Suite(name, expectations, self.rules.max_rows_named)
 
     def _note(self, split: str, expectation: dict[str, Any], rows: list[int], frame: pd.DataFrame) -> None:
         """Keep what a person reads of rows that fail, and, to leave them out, the rows with the reason."""
@@ -250,6 +273,8 @@ class _Gate:
         finding.rows += len(rows)
         for row in rows[: self.rules.max_rows_named - len(finding.shown)]:
             finding.shown.append(_shown(row, frame.loc[row], expectation["meta"]))
+        if _only_warns(expectation):
+            return
         reasons = self._reasons[split]
         # A share more than may be left out need not be remembered.
         if self.rules.on_bad_rows == "drop" and len(reasons) <= self.rules.max_dropped_share * self._rows(split):
@@ -268,6 +293,7 @@ class _Gate:
                     "expectation": description,
                     "success": result["success"],
                     "unexpected": found.get("unexpected_count"),
+                    "warning": _only_warns(expectation),
                 }
             )
             finding = self._findings.get((split, description))
@@ -275,11 +301,16 @@ class _Gate:
                 for reasons in self._reasons[split].values() if finding else ():
                     if description in reasons:  # most rows meet it, and that was enough
                         reasons.remove(description)
-            elif finding is None:
+                continue
+            if finding is None:
                 reason = f"found {found['observed_value']}" if "observed_value" in found else _raised(result)
-                self.failures.append(f"{split}: expected that {description}, but {reason}")
-            elif self.rules.on_bad_rows == "stop":
-                self.failures.append(_failure(split, description, finding))
+                sentence = f"{split}: expected that {description}, but {reason}"
+            else:
+                sentence = _failure(split, description, finding)
+            if _only_warns(expectation):
+                self._warnings.append(sentence)
+            elif finding is None or self.rules.on_bad_rows == "stop":
+                self.failures.append(sentence)
 
     def _rows(self, split: str) -> int:
         counts = self.data["counts"]
@@ -343,15 +374,23 @@ def _notes(
     return notes
 
 
+def _only_warns(expectation: dict[str, Any]) -> bool:
+    """Whether its severity is less than Great Expectations' default, so that it stops no run."""
+    return expectation.get("severity", "critical") != "critical"
+
+
 def _in_words(count: int) -> str:
     return f"{count} row{'' if count == 1 else 's'}"
+
+
+def _do_not_fit(rows: int) -> str:
+    return f"{rows} row{' does' if rows == 1 else 's do'} not fit"
 
 
 def _failure(split: str, description: str, finding: _Finding) -> str:
     """One line: the expectation, the split, how many rows fail, and the first of them."""
     more = f" and {finding.rows - len(finding.shown)} more" if finding.rows > len(finding.shown) else ""
-    rows = f"{finding.rows} row{'s do' if finding.rows > 1 else ' does'} not fit: {', '.join(finding.shown)}{more}"
-    return f"{split}: expected that {description}, but {rows}"
+    return f"{split}: expected that {description}, but {_do_not_fit(finding.rows)}: {', '.join(finding.shown)}{more}"
 
 
 def _shown(number: int, row: Any, meta: dict[str, str]) -> str:

@@ -1,9 +1,9 @@
 """The frame of every worker program: read the job, do it, leave a result or a sentence.
 
 A worker is started by `tasks.supervise` as `python -m tasks.SOMETHING JOB.json` (or through `accelerate launch`).
-It leaves `result` or `error` beside the job. It ends itself when its supervisor is gone: its standard input is a
-pipe that nobody writes to, and that closes with the supervisor, however that one died. A parent-death signal would
-not do, since the launcher of a distributed job stands between the two.
+It leaves `result`, `error` or `memory` (where that ran out) beside the job. It ends itself when its supervisor is gone:
+its standard input is a pipe that nobody writes to, and that closes with the supervisor, however that one died. A
+parent-death signal would not do, since the launcher of a distributed job stands between the two.
 """
 
 import json
@@ -11,14 +11,17 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tasks.errors import UserError
+from tasks.errors import DISK_FULL, UserError, is_disk_full
+from tasks.memory import is_out_of_memory
 from tasks.run import write_json
 
 USER_ERROR_EXIT = 3
+MEMORY_EXIT = 4
 
 
 def run_worker(work: Callable[[dict[str, Any]], dict[str, Any]]) -> NoReturn:
@@ -30,9 +33,19 @@ def run_worker(work: Callable[[dict[str, Any]], dict[str, Any]]) -> NoReturn:
     try:
         result = work(job)
     except UserError as error:
-        if main_process:
-            write_json(path.with_suffix(".error"), {"error": str(error)})
+        # Any of several processes may fail alone (each scores its own completions), so not only the main one tells.
+        write_json(path.with_suffix(".error"), {"error": str(error)})
         leave(USER_ERROR_EXIT)
+    except Exception as error:
+        if is_disk_full(error):
+            write_json(path.with_suffix(".error"), {"error": f"{error}: {DISK_FULL}"})
+            leave(USER_ERROR_EXIT)
+        if not is_out_of_memory(error):
+            raise
+        traceback.print_exc()
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        write_json(path.with_suffix(".memory"), {"error": reason[:300]})
+        leave(MEMORY_EXIT)
     if main_process:
         write_json(path.with_suffix(".result"), result)
     leave(0)

@@ -219,7 +219,7 @@ def test_a_disk_that_is_too_small_is_refused_before_anything_is_done(sandbox, co
     if namespace:
         done = sandbox.run("-m", "flows.grpo", str(config), inside=[*namespace, "sh", "-c", MOUNTED, "sh"])
     else:
-        done = sandbox.run("-c", f"import tasks.preflight as p; p.DISK_GIB = 1e9; {GRPO}", str(config))
+        done = sandbox.run("-c", f"import tasks.preflight as p; p.LEAST_GIB = 1e9; {GRPO}", str(config))
     assert done.returncode == 1
     for words in ("a run needs about", f"GiB on the disk of {sandbox.runs}", "GiB are free", "GRPO_RUNS"):
         assert words in sentence_of(done)

@@ -11,7 +11,7 @@ from tasks.errors import UserError
 from tasks.run import PROJECT
 
 SHIPPED = sorted((PROJECT / "deployments").glob("*.yaml"))
-CONFIGURATIONS = [path for path in SHIPPED if path.name != "prefect.yaml"]
+CONFIGURATIONS = [path for path in SHIPPED if path.name not in ("prefect.yaml", "automations.yaml")]
 
 
 def write(folder: Path, text: str) -> Path:
@@ -132,6 +132,10 @@ def test_a_name_of_an_older_recipe_is_refused_with_its_successor(tmp_path, old, 
         ("data: {name: a, name: b}", "'name' stands twice"),
         ("validation: {question_characters: [400, 10]}", "must be the shortest and then the longest"),
         ("evaluation: {limit: 0}", "evaluation.limit is 0"),
+        (
+            "rewards: {functions: [{name: 'a.py:b', openai_api_key: x}]}",
+            "openai_api_key of the reward b looks like a se",
+        ),
     ],
 )
 def test_a_wrong_setting_is_refused_in_one_sentence_with_its_name(tmp_path, text, words):

@@ -16,6 +16,7 @@ from tasks import card, promotion
 from tasks import register as register_stage
 from tasks.config import Config
 from tasks.errors import UserError
+from tasks.outcome import Outcome
 from tasks.register import register
 from tasks.register_worker import build
 from tasks.run import Run
@@ -118,6 +119,7 @@ class Finished:
             "base_revision": None,
             "step": 10,
             "steps": 15,
+            "memory_changes": [],
         }
         self.before, self.after = self._evaluated("before", before), self._evaluated("after", after)
 
@@ -131,10 +133,7 @@ class Finished:
             self.run,
             self.config,
             self.tracker,
-            data=DATA,
-            trained=self.trained,
-            before=self.before,
-            after=self.after,
+            Outcome(DATA, self.trained, self.before, self.after),
             on_line=print,
         )
 

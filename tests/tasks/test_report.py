@@ -9,6 +9,7 @@ from markdown_it import MarkdownIt
 
 from tasks import metrics
 from tasks.config import Config
+from tasks.outcome import Outcome
 from tasks.report import (
     before_after_table,
     before_after_text,
@@ -20,7 +21,7 @@ from tasks.report import (
     write_report,
 )
 from tasks.run import Run
-from tasks.statistics import compare, mcnemar_exact, paired_permutation
+from tasks.statistics import mcnemar_exact, paired_permutation
 
 BEFORE = {
     "accuracy": 0.25,
@@ -194,11 +195,12 @@ def test_the_report_holds_scores_curve_answers_and_links(runs):
     report = write_report(
         run,
         Config(),
-        data={"source": "made `here`", "digest": "d" * 64, "counts": {"train": 80, "test": 4}},
-        trained={"step": 15, "steps": 20},
-        before=BEFORE | {"results": str(before)},
-        after=AFTER | {"results": str(after)},
-        comparison=compare(pd.read_parquet(before), pd.read_parquet(after)),
+        Outcome(
+            data={"source": "made `here`", "digest": "d" * 64, "counts": {"train": 80, "test": 4}},
+            trained={"step": 15, "steps": 20, "memory_changes": ["batch 8 → 4"]},
+            before=BEFORE | {"results": str(before)},
+            after=AFTER | {"results": str(after)},
+        ),
         version={"name": "sums", "version": "3", "outcome": "promoted", "reason": "It is better: against version 2."},
         links={"MLflow run": "http://127.0.0.1:5000/#/experiments/1/runs/2"},
     )
@@ -209,7 +211,7 @@ def test_the_report_holds_scores_curve_answers_and_links(runs):
         "It is better: against version 2.",
         "| Accuracy, strict | 25.0 % ± 2.0 |",
         "![Reward and accuracy by step](curve.png)",
-        "weights of step 15 were kept",
+        "weights of step 15 were kept. Memory ran out, so it was trained with batch 8 → 4.",
         "80 train, 4 test",
         "`correctness` × 1",
         "http://127.0.0.1:5000/#/experiments/1/runs/2",

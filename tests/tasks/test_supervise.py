@@ -11,7 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tasks.errors import UserError, WorkerFailed
+from tasks import memory
+from tasks.errors import OutOfMemory, UserError, WorkerFailed
 from tasks.supervise import run_job
 
 PROGRAM = """
@@ -27,6 +28,18 @@ PROGRAM = """
             raise RuntimeError("broken inside")
         if job["do"] == "die":
             os.kill(os.getpid(), 9)
+        if job["do"] == "allocate":
+            import resource, torch
+            resource.setrlimit(resource.RLIMIT_DATA, (2 << 30, 2 << 30))
+            print(torch.zeros(4 << 30, dtype=torch.uint8).sum())
+        if job["do"] == "say":
+            print(job["line"], flush=True)
+            raise RuntimeError("the engine did not start; see above")
+        if job["do"] == "be killed by the kernel":
+            open(job["counter"], "w").write("oom_kill 8\\n")
+            os.kill(os.getpid(), 9)
+        if job["do"] == "fill the disk":
+            open("/dev/full", "w").write("x" * 100_000)
         if job["do"] == "progress":
             sys.stdout.write("10%\\r20%\\rdone\\n")
         if job["do"] == "linger":
@@ -105,6 +118,50 @@ def test_a_killed_worker_is_told_by_its_signal(worker, tmp_path):
     with pytest.raises(WorkerFailed, match="SIGKILL") as caught:
         run(worker, tmp_path, do="die")
     assert caught.value.returncode == -signal.SIGKILL
+
+
+def test_a_worker_whose_allocator_has_nothing_left_is_told_from_one_that_is_broken(worker, tmp_path):
+    with pytest.raises(OutOfMemory, match="can't allocate memory: you tried to allocate 4294967296 bytes") as caught:
+        run(worker, tmp_path, do="allocate")
+    assert not caught.value.for_vllm
+
+
+def test_a_full_disk_is_one_sentence(worker, tmp_path):
+    with pytest.raises(UserError, match="No space left on device: free some of the disk, or set GRPO_RUNS"):
+        run(worker, tmp_path, do="fill the disk")
+
+
+@pytest.mark.parametrize(
+    ("line", "for_vllm"),
+    [
+        (
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.32 GiB. GPU 0 has a total capacity of",
+            False,
+        ),
+        (
+            "ValueError: Free memory on device cuda:0 (9.1/23.6 GiB) on startup is less than desired GPU memory "
+            "utilization (0.85, 20.1 GiB). Decrease GPU memory utilization or reduce GPU memory used by others.",
+            True,
+        ),
+    ],
+)
+def test_an_engine_in_a_process_of_its_own_says_in_the_log_that_memory_ran_out(worker, tmp_path, line, for_vllm):
+    with pytest.raises(OutOfMemory) as caught:
+        run(worker, tmp_path, do="say", line=line)
+    assert caught.value.for_vllm == for_vllm and line[:80] in caught.value.reason
+
+
+def test_a_worker_that_the_kernel_killed_for_its_memory_is_told_from_one_that_a_person_killed(
+    worker, tmp_path, monkeypatch
+):
+    counter = tmp_path / "vmstat"
+    counter.write_text("pgfault 1\noom_kill 7\n")
+    monkeypatch.setattr(memory, "VMSTAT", counter)
+    with pytest.raises(OutOfMemory, match="the kernel killed a process"):
+        run(worker, tmp_path, do="be killed by the kernel", counter=str(counter))
+    with pytest.raises(WorkerFailed, match="SIGKILL") as caught:
+        run(worker, tmp_path, do="die")
+    assert not isinstance(caught.value, OutOfMemory)
 
 
 def test_a_result_of_an_earlier_attempt_is_not_taken_for_this_ones(worker, tmp_path):

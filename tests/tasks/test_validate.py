@@ -308,6 +308,7 @@ def test_a_refusal_leaves_its_report(gate, report):
         "expectation": "every gold is one number behind ####",
         "success": False,
         "unexpected": 1,
+        "warning": False,
     }
 
 
@@ -353,6 +354,20 @@ def test_an_expectation_from_the_configuration_is_held_to(gate):
         "train: expected that expect_column_values_to_be_in_set (column='level', value_set=['easy', 'hard'])" in message
     )
     assert "1 row does not fit: row 61: 'odd'" in message
+
+
+@pytest.mark.parametrize("on_bad_rows", ["stop", "drop"])
+def test_one_of_less_severity_only_warns(gate, on_bad_rows):
+    rule = {"type": "expect_column_values_to_be_in_set", "column": "level", "value_set": ["easy", "hard"]}
+    mean = {"type": "expect_column_mean_to_be_between", "column": "points", "min_value": 1000, "split": "train"}
+    rules = [rule | {"severity": "warning"}, mean | {"severity": "info"}]
+    rows = [*LEVELS, row(80, level="odd", points=1)]
+    found = gate(rows, TEST_LEVELS, expectations=rules, on_bad_rows=on_bad_rows)
+    assert found["data"]["counts"]["train"] + found["data"]["counts"]["validation"] == len(rows)
+    warnings = [note for note in found["notes"] if note.startswith("train: expected that")]
+    assert len(warnings) == 2 and "row 61: 'odd'" in warnings[0] and "found 2" in warnings[1]
+    table = gate_table(found)
+    assert "1 row does not fit (a warning) |" in table and "does not hold (a warning) |" in table
 
 
 def test_it_may_hold_for_one_split_and_for_most_rows(gate, monkeypatch):
@@ -488,7 +503,7 @@ def test_what_is_not_about_rows_stops_the_run_all_the_same(gate):
 def test_the_table_of_the_gate_says_what_holds_and_what_was_left_out(gate):
     table = gate_table(gate(with_row(7, answer="#### five"), on_bad_rows="drop", max_dropped_share=0.05))
     assert "| train | no question is missing | holds |" in table
-    assert "| train | every gold is one number behind #### | 1 row not fit and left out |" in table
+    assert "| train | every gold is one number behind #### | 1 row does not fit, left out |" in table
     assert "calculator annotation &lt;&lt;…=…&gt;&gt; is right | holds |" in table
     assert "- 1 row of train left out" in table
 

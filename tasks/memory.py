@@ -1,0 +1,200 @@
+"""When memory runs out: how that is told from other failures, and what a stage tries next.
+
+A worker's memory runs out in three ways: the GPU's allocator or the CPU's has none left and raises, a vLLM engine in
+a process of its own says so in the log, or the kernel kills the process, which then says nothing at all. Told apart
+here, they all end as `tasks.errors.OutOfMemory`.
+
+What is tried next keeps the result: training halves the batch of a device and doubles the accumulation, so that groups,
+generation batch and effective batch stay the same; evaluation answers fewer questions at a time. Then vLLM's share is
+lowered. What was tried is kept in the run folder, so that a later attempt begins with what did.
+"""
+
+import errno
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tasks.config import Config
+from tasks.engine import choose_engine
+from tasks.errors import OutOfMemory, UserError
+from tasks.run import read_json, write_json
+
+VLLM_SHARE = 0.3  # of the GPU's memory, that TRL gives vLLM where nothing is said
+LEAST_SHARE = 0.1  # below which lowering it is not tried
+VMSTAT = Path("/proc/vmstat")
+
+_NO_ROOM = re.compile(r"Free memory on device \S+ .*less than desired")  # vLLM at its start
+_IN_LOG = re.compile(r"(OutOfMemoryError|CUDA out of memory|HIP out of memory)")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception, or one that it came from, is of an allocator that had nothing left."""
+    from accelerate.utils.memory import should_reduce_batch_size
+
+    while True:
+        if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+            return True
+        # Not by torch's class alone: a CPU's allocator raises a plain RuntimeError.
+        if isinstance(error, Exception) and should_reduce_batch_size(error):
+            return True
+        if _NO_ROOM.search(str(error)) or type(error).__name__ == "OutOfMemoryError":
+            return True
+        before = error.__cause__ or error.__context__
+        if before is None:
+            return False
+        error = before
+
+
+def kernel_kills() -> int:
+    """How many processes the kernel has killed for want of memory, on this machine, since it began."""
+    if not VMSTAT.exists():
+        return 0
+    return sum(int(line.split()[1]) for line in VMSTAT.read_text().splitlines() if line.startswith("oom_kill "))
+
+
+class Signs:
+    """Looks for signs of lacking memory while a worker runs."""
+
+    def __init__(self) -> None:
+        self._kills = kernel_kills()
+        self._in_log: str | None = None
+        self._no_room = False
+
+    def line(self, line: str) -> None:
+        """See a line of the worker's output."""
+        no_room = _NO_ROOM.search(line) is not None
+        if no_room or _IN_LOG.search(line):
+            self._in_log = line.strip()[:300]
+            self._no_room = no_room
+
+    def diagnosis(self, module: str, code: int, raised: str | None) -> OutOfMemory | None:
+        """What a failure with the exit code `code` means, if it was for want of memory. `raised` is the worker's own
+        word, where it was still able to say one."""
+        reason = raised or self._in_log
+        if reason:
+            return OutOfMemory(f"{module}: {reason}", code, self._no_room or _NO_ROOM.search(reason) is not None)
+        if kernel_kills() > self._kills:
+            return OutOfMemory(f"{module}: the kernel killed a process, since the machine's memory was used up", code)
+        return None
+
+
+@dataclass(frozen=True)
+class Change:
+    """One thing that was tried: settings by dotted name, with the value before and after, and why."""
+
+    settings: dict[str, list[Any]]
+    reason: str
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {before:g} → {after:g}" for name, (before, after) in self.settings.items())
+
+
+Smaller = Callable[[Config], dict[str, Any] | None]
+"""Gives the next settings to try, by dotted name; None where there is nothing smaller."""
+
+
+class Relief:
+    """What one stage of a run does about lacking memory; `path` keeps what it has tried.
+
+    `ways` are tried in order, each as often as it has something smaller; the last is about vLLM's share.
+    """
+
+    def __init__(self, path: Path, ways: Sequence[Smaller]) -> None:
+        self._path, self._ways = path, ways
+        self.changes = [Change(**change) for change in read_json(path)] if path.exists() else []
+
+    def run(
+        self, config: Config, work: Callable[[Config], dict[str, Any]], on_line: Callable[[str], None]
+    ) -> dict[str, Any]:
+        """Do `work` with as little memory as it takes, and enter what was changed for it as `memory_changes`.
+
+        Raises UserError where nothing smaller is left to try.
+        """
+        while True:
+            settings = self._applied(config)
+            try:
+                return work(settings) | {"memory_changes": [str(change) for change in self.changes]}
+            except OutOfMemory as error:
+                self._next(settings, error, on_line)
+
+    def _applied(self, config: Config) -> Config:
+        values = config.dump()
+        for change in self.changes:
+            for dotted, (_, after) in change.settings.items():
+                section, name = dotted.split(".")
+                values[section][name] = after
+        return Config.model_validate(values)
+
+    def _next(self, config: Config, error: OutOfMemory, on_line: Callable[[str], None]) -> None:
+        ways = self._ways[-1:] if error.for_vllm else self._ways
+        found = next((settings for settings in (way(config) for way in ways) if settings), None)
+        if found is None:
+            tried = "; ".join(str(change) for change in self.changes) or "there is nothing smaller"
+            raise UserError(
+                f"memory ran out ({error.reason}). Tried: {tried}. Take a smaller model or a shorter "
+                "training.max_completion_length, set training.gradient_checkpointing=true, or take a larger machine"
+            ) from None
+        change = Change({name: [_value(config, name), value] for name, value in found.items()}, error.reason)
+        self.changes.append(change)
+        write_json(self._path, [asdict(one) for one in self.changes])
+        on_line(f"WARNING memory ran out ({error.reason}); trying again with {change}")
+
+
+def smaller_step(config: Config) -> dict[str, Any] | None:
+    """Half the batch of a device with twice the accumulation (a third where it cannot be halved, and so on)."""
+    training = config.training
+    size = training.device_batch
+    if size == 1:
+        return None
+    factor = next(divisor for divisor in range(2, size + 1) if size % divisor == 0)
+    settings = {
+        "training.per_device_train_batch_size": size // factor,
+        "training.gradient_accumulation_steps": training.accumulation * factor,
+    }
+    # Where it is not given, TRL takes the accumulation; so the generation batch stays what it was in either case.
+    if training.grpo.get("steps_per_generation"):
+        settings["training.steps_per_generation"] = training.grpo["steps_per_generation"] * factor
+    return settings
+
+
+def smaller_training_share(config: Config) -> dict[str, Any] | None:
+    """Two thirds of vLLM's share of the GPU in training, or half its KV cache on a CPU."""
+    grpo = config.training.grpo
+    if not grpo.get("use_vllm") or grpo.get("vllm_mode") == "server":
+        return None
+    return _smaller_share(config, "training.vllm_gpu_memory_utilization")
+
+
+def smaller_evaluation(config: Config) -> dict[str, Any] | None:
+    """Half the prompts at a time, or less memory for vLLM, which decides by itself how many it takes."""
+    if choose_engine(config)[0] == "transformers":
+        return _half(config, "evaluation.batch_size")
+    return _smaller_share(config, "evaluation.vllm_memory")
+
+
+def _smaller_share(config: Config, share: str) -> dict[str, Any] | None:
+    if config.training.grpo.get("use_cpu"):
+        return _half(config, "evaluation.vllm_kv_cache_gib")
+    value = round(_value(config, share) * 2 / 3, 3)
+    return {share: value} if value >= LEAST_SHARE else None
+
+
+def _half(config: Config, name: str) -> dict[str, Any] | None:
+    value = _value(config, name)
+    return {name: value // 2} if value > 1 else None
+
+
+def _value(config: Config, dotted: str) -> Any:
+    """The value of one of the settings above."""
+    section, name = dotted.split(".")
+    if section != "training":
+        return getattr(getattr(config, section), name)
+    training = config.training
+    in_force = {
+        "per_device_train_batch_size": training.device_batch,
+        "gradient_accumulation_steps": training.accumulation,
+        "vllm_gpu_memory_utilization": VLLM_SHARE,
+    }
+    return training.grpo.get(name, in_force.get(name))

@@ -1,0 +1,120 @@
+"""What is tried when memory runs out, in which order, and that the result stays the same."""
+
+import pytest
+import torch
+
+from tasks.config import Config
+from tasks.errors import OutOfMemory, UserError
+from tasks.memory import Relief, is_out_of_memory, smaller_evaluation, smaller_step, smaller_training_share
+
+
+def config(**training: object) -> Config:
+    return Config.model_validate({"training": {"save_steps": 16} | training})
+
+
+class Fails:
+    """Work that has not enough memory until a condition is met; it remembers the configurations that it was given."""
+
+    def __init__(self, enough, for_vllm: bool = False) -> None:
+        self.enough, self.for_vllm = enough, for_vllm
+        self.seen: list[Config] = []
+
+    def __call__(self, settings: Config) -> dict[str, object]:
+        self.seen.append(settings)
+        if not self.enough(settings):
+            raise OutOfMemory("CUDA out of memory", 4, self.for_vllm)
+        return {"steps": 3}
+
+
+def relieve(path, work, given: Config, ways=(smaller_step, smaller_training_share)):
+    lines: list[str] = []
+    return Relief(path, ways).run(given, work, lines.append), lines
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"per_device_train_batch_size": 24, "num_generations": 8, "gradient_accumulation_steps": 2},
+        {"per_device_train_batch_size": 24, "num_generations": 8, "steps_per_generation": 4},
+        {"per_device_train_batch_size": 24, "num_generations": 8, "generation_batch_size": 96},
+        {"per_device_train_batch_size": 9, "num_generations": 3, "gradient_accumulation_steps": 4},
+        {"num_generations": 8, "gradient_accumulation_steps": 4, "num_iterations": 2},
+    ],
+)
+def test_the_batch_of_a_device_shrinks_and_groups_and_effective_batch_stay(tmp_path, given):
+    work = Fails(lambda settings: settings.training.device_batch == 1)
+    result, lines = relieve(tmp_path / "memory.json", work, config(**given))
+    first, *others = work.seen
+    assert others and len(lines) == len(others) == len(result["memory_changes"])
+    sizes = [settings.training.device_batch for settings in work.seen]
+    assert sizes == sorted(set(sizes), reverse=True)
+    for settings in others:
+        was, now = first.training, settings.training
+        assert now.device_batch * now.accumulation == was.device_batch * was.accumulation
+        assert now.generation_batch == was.generation_batch
+        assert now.cycle_steps == was.cycle_steps
+        assert now.grpo["num_generations"] == was.grpo["num_generations"]
+    assert lines[0].startswith("WARNING memory ran out (CUDA out of memory); trying again with training.per_device_tra")
+
+
+def test_then_vllm_gets_less_and_then_a_sentence_says_what_was_tried(tmp_path):
+    given = config(per_device_train_batch_size=2, num_generations=2, use_vllm=True, vllm_gpu_memory_utilization=0.3)
+    work = Fails(lambda settings: False)
+    with pytest.raises(UserError) as caught:
+        relieve(tmp_path / "memory.json", work, given)
+    tried = [
+        (one.training.device_batch, one.training.accumulation, one.training.grpo["vllm_gpu_memory_utilization"])
+        for one in work.seen
+    ]
+    assert tried == [(2, 1, 0.3), (1, 2, 0.3), (1, 2, 0.2), (1, 2, 0.133)]
+    said = str(caught.value)
+    assert "training.per_device_train_batch_size 2 → 1, training.gradient_accumulation_steps 1 → 2" in said
+    assert "training.vllm_gpu_memory_utilization 0.3 → 0.2" in said and "shorter training.max_completion_length" in said
+
+
+def test_where_vllm_finds_less_than_its_share_the_batch_is_left_alone(tmp_path):
+    given = config(use_vllm=True)
+    work = Fails(lambda settings: settings.training.grpo.get("vllm_gpu_memory_utilization") == 0.2, for_vllm=True)
+    result, _ = relieve(tmp_path / "memory.json", work, given)
+    assert result["memory_changes"] == ["training.vllm_gpu_memory_utilization 0.3 → 0.2"]
+
+
+def test_a_later_attempt_begins_with_what_did(tmp_path):
+    given = config(per_device_train_batch_size=8)
+    relieve(tmp_path / "memory.json", Fails(lambda settings: settings.training.device_batch == 2), given)
+    again = Fails(lambda settings: True)
+    result, lines = relieve(tmp_path / "memory.json", again, given)
+    assert [settings.training.device_batch for settings in again.seen] == [2] and lines == []
+    assert len(result["memory_changes"]) == 2
+
+
+def test_an_evaluation_answers_fewer_questions_at_a_time(tmp_path):
+    given = Config.model_validate({"evaluation": {"engine": "transformers", "batch_size": 6}})
+    work = Fails(lambda settings: settings.evaluation.batch_size == 1)
+    result, _ = relieve(tmp_path / "memory.json", work, given, (smaller_evaluation,))
+    assert [settings.evaluation.batch_size for settings in work.seen] == [6, 3, 1]
+    assert result["memory_changes"] == ["evaluation.batch_size 6 → 3", "evaluation.batch_size 3 → 1"]
+
+
+@pytest.mark.parametrize(
+    ("use_cpu", "change"),
+    [(True, "evaluation.vllm_kv_cache_gib 2 → 1"), (False, "evaluation.vllm_memory 0.85 → 0.567")],
+)
+def test_vllm_in_an_evaluation_gets_less(tmp_path, use_cpu, change, monkeypatch):
+    monkeypatch.setattr("tasks.memory.choose_engine", lambda config: ("vllm", "as in this test"))
+    given = config(use_cpu=use_cpu)
+    fails = Fails(lambda settings: settings.evaluation != given.evaluation)
+    result, _ = relieve(tmp_path / "memory.json", fails, given, (smaller_evaluation,))
+    assert result["memory_changes"] == [change]
+
+
+def test_what_other_errors_say_is_not_taken_for_lacking_memory():
+    with pytest.raises(RuntimeError) as real:
+        torch.empty(1 << 60, dtype=torch.uint8)
+    assert is_out_of_memory(real.value)
+    chained = ValueError("the reward failed")
+    chained.__cause__ = MemoryError()
+    assert is_out_of_memory(chained)
+    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"))
+    for other in (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), OSError(28, "No space left on device")):
+        assert not is_out_of_memory(other)
