@@ -11,7 +11,7 @@ MLFLOW_PORT ?= 5000
 RUNS ?= $(CURDIR)/runs
 export GRPO_RUNS ?= $(RUNS)
 
-.PHONY: help install lock demo test test-slow faults benchmarks lint format up down prune clean
+.PHONY: help install lock demo test test-slow faults benchmarks gpu-check lint format up down prune clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -50,6 +50,9 @@ faults: install  ## The whole fault suite: a run that is killed at twenty moment
 
 benchmarks: install  ## Speed and memory, as ratios against a baseline in the same run
 	for file in tests/benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+gpu-check: install  ## Ten minutes on a GPU: does it do, and does the pipeline cost nothing on it?
+	$(BIN)/python tests/benchmarks/gpu_check.py
 
 lint: install  ## Style and types
 	$(BIN)/ruff check .

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 import pandas as pd
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
+from mlflow.entities import Run as MlflowRun
 from mlflow.exceptions import MlflowException
 from mlflow.utils.credentials import get_default_host_creds
 from mlflow.utils.mlflow_tags import MLFLOW_LOGGED_ARTIFACTS
@@ -334,17 +335,23 @@ class Tracker:
             )
 
 
-def close_abandoned(registry: RegistrySettings, run: Run, outcome: str) -> None:
-    """End the MLflow run of a flow run whose process is gone, if there is one and it still counts as running."""
-    uri = tracking_uri(registry)
+def close_abandoned(uri: str, flow_run_id: str, outcome: str) -> None:
+    """End the MLflow run of a flow run whose process is gone, if it still counts as running."""
     client = MlflowClient(tracking_uri=uri, registry_uri=uri)
-    experiment = client.get_experiment_by_name(registry.experiment)
-    if experiment is None:
-        return
-    for one in client.search_runs([experiment.experiment_id], f"tags.flow_run_id = '{run.id}'"):
-        if one.info.status == "RUNNING":
-            client.set_tag(one.info.run_id, "outcome", outcome)
-            client.set_terminated(one.info.run_id, "KILLED")
+    for one in _running(client, f"tags.flow_run_id = '{flow_run_id}'"):
+        client.set_tag(one.info.run_id, "outcome", outcome)
+        client.set_terminated(one.info.run_id, "KILLED")
+
+
+def running_flow_runs(uri: str) -> list[str]:
+    """The flow runs that MLflow believes to be going on."""
+    client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+    return [one.data.tags["flow_run_id"] for one in _running(client, "tags.flow_run_id != ''")]
+
+
+def _running(client: MlflowClient, filter_string: str) -> list[MlflowRun]:
+    experiments = [one.experiment_id for one in client.search_experiments()]
+    return list(client.search_runs(experiments, f"{filter_string} and attributes.status = 'RUNNING'"))
 
 
 def _experiment(client: MlflowClient, name: str, uri: str) -> str:
