@@ -13,9 +13,10 @@ from uuid import UUID
 from prefect import State
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun
+from prefect.client.schemas.responses import OrchestrationResult, SetStateStatus
 from prefect.exceptions import ObjectNotFound
 from prefect.flow_engine import run_flow
-from prefect.states import Pending
+from prefect.states import Pending, Scheduled
 
 from flows.command_line import check_prefect, run_to_end
 from flows.grpo import grpo
@@ -34,10 +35,11 @@ def main(arguments: Sequence[str]) -> int:
         parameters = parameters_of(run_id)
         Run.open(run_id).claim()
         check_prefect()
+        known = _flow_run(run_id)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    return run_to_end(lambda: resume(run_id, parameters))
+    return run_to_end(lambda: resume(run_id, parameters, known))
 
 
 def parameters_of(run_id: str) -> dict[str, Any]:
@@ -50,9 +52,8 @@ def parameters_of(run_id: str) -> dict[str, Any]:
     return {"config": str(folder / "config.yaml"), "until": read_json(folder / "run.json")["until"]}
 
 
-def resume(run_id: str, parameters: dict[str, Any]) -> State:
-    """Run the flow again as the run `run_id`."""
-    known = _flow_run(run_id)
+def resume(run_id: str, parameters: dict[str, Any], known: FlowRun | None) -> State:
+    """Run the flow again as the run `run_id`; `known` is what the Prefect server has of it."""
     if known is not None:
         state: State = run_flow(grpo, flow_run=known, parameters=parameters, return_type="state")  # type: ignore[assignment]
         return state
@@ -64,14 +65,25 @@ def resume(run_id: str, parameters: dict[str, Any]) -> State:
 
 
 def _flow_run(run_id: str) -> FlowRun | None:
-    """The flow run, made ready to run once more, if the server knows it."""
+    """The flow run, made ready to run once more, if the server knows it.
+
+    Raises UserError if another run has the slot of its deployment.
+    """
     with get_client(sync_client=True) as client:
         try:
-            # Pending, not scheduled: no worker shall take it up beside us.
-            client.set_flow_run_state(UUID(run_id), Pending(message="resumed by flows.resume"), force=True)
-            return client.read_flow_run(UUID(run_id))
+            client.set_flow_run_state(UUID(run_id), Scheduled(message="to be resumed"), force=True)
         except (ObjectNotFound, ValueError):
             return None
+        # At once, lest a worker takes it up; and not by force, since this is where a deployment's run gets its slot.
+        answer: OrchestrationResult[Any] = client.set_flow_run_state(
+            UUID(run_id), Pending(message="resumed by flows.resume")
+        )
+        if answer.status != SetStateStatus.ACCEPT:
+            raise UserError(
+                f"the run {run_id} cannot go on now, since its deployment takes one run at a time; it is queued, and a "
+                "worker goes on with it when the other one has ended (some minutes after its end, if that was a crash)"
+            )
+        return client.read_flow_run(UUID(run_id))
 
 
 if __name__ == "__main__":
