@@ -1,12 +1,13 @@
 """Register at the Prefect server what the deployments need beside themselves; `make up` runs this first.
 
-python deployments/register.py
+python deployments/register.py [AUTOMATIONS]
 
 The work pool `grpo`, the concurrency limit `gpu`, and the automations of automations.yaml. What is there stays as it
 is, except for the automations, which are made to be those of the file.
 """
 
 import asyncio
+import sys
 from pathlib import Path
 
 import yaml
@@ -18,11 +19,11 @@ from prefect.exceptions import ObjectNotFound
 AUTOMATIONS = Path(__file__).with_name("automations.yaml")
 
 
-async def register() -> None:
+async def register(automations: Path = AUTOMATIONS) -> None:
     async with get_client() as client:
         await _pool(client)
         await _limit(client)
-        await _automations(client)
+        await _automations(client, automations)
 
 
 async def _pool(client: PrefectClient) -> None:
@@ -40,9 +41,9 @@ async def _limit(client: PrefectClient) -> None:
         await client.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name="gpu", limit=1))
 
 
-async def _automations(client: PrefectClient) -> None:
+async def _automations(client: PrefectClient, path: Path) -> None:
     known = {one.name: one.id for one in await client.read_automations()}
-    for values in yaml.safe_load(AUTOMATIONS.read_text(encoding="utf-8"))["automations"]:
+    for values in yaml.safe_load(path.read_text(encoding="utf-8"))["automations"]:
         automation = AutomationCore.model_validate(values)
         if automation.name in known:
             await client.update_automation(known[automation.name], automation)
@@ -51,4 +52,4 @@ async def _automations(client: PrefectClient) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(register())
+    asyncio.run(register(*map(Path, sys.argv[1:])))

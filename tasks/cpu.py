@@ -3,6 +3,9 @@
 1. vLLM starts eagerly. TRL passes no `enforce_eager`, and on a CPU compilation takes 95 to 155 s for a model whose
    steps are no faster for it; eager it starts in 7 s. It computes in the trainer's precision, where TRL would leave it
    that of the checkpoint, so that the two agree on the probabilities of what was sampled.
+   Its KV cache is in blocks of 32 tokens instead of 128: only whole blocks are shared by prompts that begin alike, and
+   a system prompt with an example or two has fewer than 128. The demo's 200 test questions took 14 s instead of 23,
+   the generation of a step 2.8 instead of 4.0.
 2. The weight sync goes through `reload_weights`. TRL writes into the modules with `load_weights`, which fails on a
    CPU, because vLLM packs linear weights there (`'Parameter' object has no attribute 'weight_loader'`).
 3. The log-probabilities are computed for the scored positions only. TRL does so where there is Triton; elsewhere it
@@ -17,6 +20,8 @@ import os
 from typing import Any
 
 from tasks.config import Config
+
+BLOCK_SIZE = 32
 
 
 def prepare_environment(config: Config) -> dict[str, str]:
@@ -43,7 +48,9 @@ def adapt_trl(config: Config) -> None:
 
         dtype = str(pick_dtype(config.model, use_cpu=True)).removeprefix("torch.")
         generation: Any = trl.generation.vllm_generation
-        generation.LLM = functools.partial(generation.LLM, enforce_eager=True, dtype=dtype)  # (1)
+        generation.LLM = functools.partial(  # (1)
+            generation.LLM, enforce_eager=True, dtype=dtype, block_size=BLOCK_SIZE
+        )
         generation.VLLMGeneration.sync_weights = _sync_weights  # (2)
 
 

@@ -11,6 +11,7 @@ from tasks.config import Config
 from tasks.errors import UserError
 
 FRAMEWORK_GIB = 1.2  # torch, transformers and TRL themselves; on a GPU the CUDA context
+EFFICIENCY = 0.4  # of the speed of one large product, that a whole model reaches
 FITS = 0.95  # of what is there, that an estimate may reach
 
 GIB = 2**30
@@ -126,12 +127,13 @@ def _step_seconds(config: Config, of: Architecture, machine: Machine, prompt: in
     weights that are trained. While a token is generated, all weights are read.
     """
     training = config.training
+    flops = EFFICIENCY * machine.flops
     cycle = training.grpo.get("num_iterations", 1)
     sequences = training.generation_batch / training.processes
     prompts = sequences / training.grpo.get("num_generations", 8)
-    prefill = 2 * of.weights * prompts * prompt / machine.flops
-    each = max(of.weights * of.bytes_per_weight / machine.bandwidth, 2 * of.weights * sequences / machine.flops)
-    learned = sequences * (prompt + completion) * (4 * of.weights + 2 * of.trained) / machine.flops
+    prefill = 2 * of.weights * prompts * prompt / flops
+    each = max(of.weights * of.bytes_per_weight / machine.bandwidth, 2 * of.weights * sequences / flops)
+    learned = sequences * (prompt + completion) * (4 * of.weights + 2 * of.trained) / flops
     return (prefill + completion * each + cycle * learned) / training.cycle_steps
 
 

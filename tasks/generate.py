@@ -77,6 +77,7 @@ class VLLMEngine:
                 max_model_len=max_tokens,
                 gpu_memory_utilization=0.5 if on_cpu else config.evaluation.vllm_memory,  # on a CPU it means RAM
                 enforce_eager=on_cpu,
+                block_size=cpu.BLOCK_SIZE if on_cpu else None,
                 enable_lora=served is not None,
                 max_lora_rank=_served_rank(config.training.lora) if served else 16,
                 seed=0,

@@ -93,6 +93,18 @@ def test_a_second_sync_replaces_the_first(trainer):
     assert difference(trainer) < TOLERANCE
 
 
+def test_prompts_that_begin_alike_share_what_vllm_has_computed(trainer):
+    """And still need the smaller blocks: by vLLM's default these prompts would share nothing."""
+    engine, generation = trainer.vllm_generation.llm.llm_engine, trainer.vllm_generation
+    assert engine.vllm_config.cache_config.block_size == cpu.BLOCK_SIZE
+    prompt = trainer.train_dataset[0]["prompt"]
+    [ids], _, _ = trainer._tokenize_prompts([prompt])
+    assert cpu.BLOCK_SIZE < len(ids) < 128
+    generation.llm.reset_prefix_cache()
+    outputs = generation.llm.generate([{"prompt_token_ids": ids[:-1] + [last]} for last in ids[-3:]], use_tqdm=False)
+    assert [out.num_cached_tokens for out in outputs][1:] == [len(ids) // cpu.BLOCK_SIZE * cpu.BLOCK_SIZE] * 2
+
+
 def test_the_shortcut_in_the_log_probabilities_changes_no_value(trainer, monkeypatch):
     import trl.trainer.utils
 
@@ -110,9 +122,9 @@ def test_the_shortcut_in_the_log_probabilities_changes_no_value(trainer, monkeyp
 
 
 def test_trl_still_needs_the_adapter():
-    """Fails when TRL passes `enforce_eager`, or when its own sync no longer goes through `load_weights`."""
+    """Fails when TRL passes `enforce_eager` or `block_size`, or when its own sync leaves `load_weights` alone."""
     import trl.generation.vllm_generation
 
     source = Path(trl.generation.vllm_generation.__file__).read_text(encoding="utf-8")
-    assert "enforce_eager" not in source
+    assert "enforce_eager" not in source and "block_size" not in source
     assert "model_runner.model.load_weights([(name, param)])" in source
