@@ -60,27 +60,13 @@ class VLLMEngine:
         from vllm import LLM
         from vllm.lora.request import LoRARequest
 
-        dtype: Any = str(pick_dtype(config.model, on_cpu)).removeprefix("torch.")
-
         self.name = "vllm"
         self.tokenizer = tokenizer
         served = adapter if adapter and not on_cpu else None
         self.request = LoRARequest("adapter", 1, str(served)) if served else None
         with _merged(config, path, adapter, tokenizer) if adapter and on_cpu else nullcontext(path) as weights:
             self.llm = LLM(
-                model=weights,
-                revision=None if os.path.isdir(weights) else config.model.revision,
-                tokenizer_revision=None if os.path.isdir(weights) else config.model.revision,
-                trust_remote_code=config.model.trust_remote_code,
-                dtype=dtype,
-                load_format="safetensors",
-                max_model_len=max_tokens,
-                gpu_memory_utilization=0.5 if on_cpu else config.evaluation.vllm_memory,  # on a CPU it means RAM
-                enforce_eager=on_cpu,
-                block_size=cpu.BLOCK_SIZE if on_cpu else None,
-                enable_lora=served is not None,
-                max_lora_rank=_served_rank(config.training.lora) if served else 16,
-                seed=0,
+                **vllm_arguments(config, weights, max_tokens, on_cpu=on_cpu, with_adapter=served is not None)
             )
 
     def generate(self, prompts: Sequence[list[int]], max_new_tokens: int) -> list[Completion]:
@@ -99,6 +85,29 @@ class VLLMEngine:
             Completion(text, len(out.outputs[0].token_ids), out.outputs[0].finish_reason == "stop")
             for text, out in zip(texts, outputs, strict=True)
         ]
+
+
+def vllm_arguments(
+    config: Config, weights: str, max_tokens: int, *, on_cpu: bool, with_adapter: bool
+) -> dict[str, Any]:
+    """Keyword arguments of `vllm.LLM` for an evaluation of the model at `weights`."""
+    revision = None if os.path.isdir(weights) else config.model.revision
+    arguments: dict[str, Any] = {
+        "model": weights,
+        "revision": revision,
+        "tokenizer_revision": revision,
+        "trust_remote_code": config.model.trust_remote_code,
+        "dtype": str(pick_dtype(config.model, on_cpu)).removeprefix("torch."),
+        "load_format": "safetensors",
+        "max_model_len": max_tokens,
+        "seed": 0,
+    }
+    if on_cpu:  # where the memory is RAM, of which vllm_kv_cache_gib is the share that counts
+        return arguments | {"gpu_memory_utilization": 0.5, "enforce_eager": True, "block_size": cpu.BLOCK_SIZE}
+    arguments["gpu_memory_utilization"] = config.evaluation.vllm_memory
+    if with_adapter:
+        arguments |= {"enable_lora": True, "max_lora_rank": _served_rank(config.training.lora)}
+    return arguments
 
 
 class TransformersEngine:
