@@ -253,6 +253,14 @@ class ModelSettings(Section):
     trust_remote_code: bool = Field(False, description="Run Python code that comes with the model. Read it first.")
 
 
+class ServerSettings(Section):
+    """A vLLM server that the pipeline starts for training, on GPUs of its own."""
+
+    gpus: int = Field(1, ge=1, description="GPUs that generate, by tensor parallelism, beside `training.processes`.")
+    memory: float = Field(0.9, gt=0, lt=1, description="The share of their memory that vLLM may take.")
+    start_seconds: float = Field(600, gt=0, description="How long it may take to be ready.")
+
+
 class TrainingSettings(BaseModel):
     """TRL's `GRPOConfig`, any field of it, with the LoRA adapter and the processes.
 
@@ -266,6 +274,11 @@ class TrainingSettings(BaseModel):
         description="Any field of peft's `LoraConfig`; null trains all weights.",
     )
     processes: int = Field(1, ge=1, description="Processes that train together: one per GPU.")
+    vllm_server: ServerSettings | None = Field(
+        None,
+        description="Start a vLLM server on other GPUs for the time of training. Null with vllm_mode=server takes the "
+        "one at vllm_server_host and vllm_server_port (or vllm_server_base_url) that you have started.",
+    )
     accelerate_config: Path | None = Field(None, description="A configuration of `accelerate launch` to use.")
     time_limit: float | None = Field(None, gt=0, description="Seconds that one attempt at training may take.")
     grace: float = Field(
@@ -334,6 +347,18 @@ class TrainingSettings(BaseModel):
         """Optimizer steps from one generation to the next; only between two cycles is nothing lost by stopping."""
         micro_steps = self.generation_batch // self.step_size * self.grpo.get("num_iterations", 1)
         return float(micro_steps / self.accumulation)
+
+    @model_validator(mode="after")
+    def _server_is_asked_for_in_full(self) -> Self:
+        grpo = self.grpo
+        if self.vllm_server is None:
+            return self
+        if not grpo.get("use_vllm") or grpo.get("vllm_mode") != "server":
+            raise ValueError("training.vllm_server needs training.use_vllm=true and training.vllm_mode=server")
+        for name in ("vllm_server_host", "vllm_server_port", "vllm_server_base_url", "vllm_group_port"):
+            if name in grpo:
+                raise ValueError(f"training.{name} is chosen by the pipeline, which starts training.vllm_server itself")
+        return self
 
     @model_validator(mode="after")
     def _groups_divide_the_batch(self) -> Self:

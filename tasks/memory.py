@@ -10,6 +10,8 @@ lowered. What was tried is kept in the run folder, so that a later attempt begin
 """
 
 import errno
+import functools
+import operator
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -123,8 +125,8 @@ class Relief:
         values = config.dump()
         for change in self.changes:
             for dotted, (_, after) in change.settings.items():
-                section, name = dotted.split(".")
-                values[section][name] = after
+                *sections, name = dotted.split(".")
+                functools.reduce(operator.getitem, sections, values)[name] = after
         return Config.model_validate(values)
 
     def _next(self, config: Config, error: OutOfMemory, on_line: Callable[[str], None]) -> None:
@@ -161,9 +163,11 @@ def smaller_step(config: Config) -> dict[str, Any] | None:
 
 def smaller_training_share(config: Config) -> dict[str, Any] | None:
     """Two thirds of vLLM's share of the GPU in training, or half its KV cache on a CPU."""
-    grpo = config.training.grpo
-    if not grpo.get("use_vllm") or grpo.get("vllm_mode") == "server":
+    grpo, server = config.training.grpo, config.training.vllm_server
+    if not grpo.get("use_vllm") or (grpo.get("vllm_mode") == "server" and server is None):
         return None
+    if server:
+        return _smaller_share(config, "training.vllm_server.memory")
     return _smaller_share(config, "training.vllm_gpu_memory_utilization")
 
 
@@ -188,13 +192,11 @@ def _half(config: Config, name: str) -> dict[str, Any] | None:
 
 def _value(config: Config, dotted: str) -> Any:
     """The value of one of the settings above."""
-    section, name = dotted.split(".")
-    if section != "training":
-        return getattr(getattr(config, section), name)
-    training = config.training
     in_force = {
-        "per_device_train_batch_size": training.device_batch,
-        "gradient_accumulation_steps": training.accumulation,
-        "vllm_gpu_memory_utilization": VLLM_SHARE,
+        "training.per_device_train_batch_size": config.training.device_batch,
+        "training.gradient_accumulation_steps": config.training.accumulation,
+        "training.vllm_gpu_memory_utilization": VLLM_SHARE,
     }
-    return training.grpo.get(name, in_force.get(name))
+    *sections, name = dotted.split(".")
+    section: dict[str, Any] = functools.reduce(operator.getitem, sections, config.dump())
+    return section.get(name, in_force.get(dotted))

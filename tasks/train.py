@@ -13,6 +13,7 @@ from tasks.memory import Relief, smaller_step, smaller_training_share
 from tasks.run import Run
 from tasks.supervise import run_job
 from tasks.tracking import Tracker
+from tasks.vllm_server import Server, generation_server
 
 
 def train(
@@ -32,10 +33,20 @@ def train(
     folder = run.folder / "train"
     folder.mkdir(exist_ok=True)
     metrics = folder / "metrics.jsonl"
+    on_cpu = bool(config.training.grpo.get("use_cpu"))
 
     def work(settings: Config) -> dict[str, Any]:
+        with generation_server(run, settings, model, on_line) as server:
+            return train_with(settings, server)
+
+    def train_with(settings: Config, server: Server) -> dict[str, Any]:
+        def tick() -> None:
+            server.check()
+            tracker.forward(metrics)
+
         job = {
             "config": settings.dump(),
+            "server": server.settings,
             "train": str(data / "train.parquet"),
             "validation": str(data / "validation.parquet"),
             "model": model["path"],
@@ -48,10 +59,10 @@ def train(
             log=run.log_file("train"),
             on_line=on_line,
             launcher=launcher(settings),
-            environment=QUIET | (prepare_environment(settings) if settings.training.grpo.get("use_cpu") else {}),
+            environment=QUIET | (prepare_environment(settings) if on_cpu else {}) | server.environment,
             time_limit=settings.training.time_limit,
             limit_setting="training.time_limit",
-            on_tick=lambda: tracker.forward(metrics),
+            on_tick=tick,
             grace=settings.training.grace,
         )
 

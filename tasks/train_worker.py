@@ -31,7 +31,7 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
     """Train the model of `job`, going on from the newest whole checkpoint; the chosen weights go to `chosen/`."""
     config = Config.model_validate(job["config"])
     folder = Path(job["folder"])
-    arguments = grpo_config(config, output_dir=str(folder))
+    arguments = grpo_config(config, output_dir=str(folder), **job["server"])
     if arguments.use_cpu:
         adapt_trl(config)
     arguments.model_init_kwargs = load_arguments(job["model"], config.model, arguments.use_cpu)

@@ -12,8 +12,8 @@ from tasks.models import pick_dtype
 from tasks.prompts import template_arguments
 
 
-def grpo_config(config: Config, output_dir: str) -> GRPOConfig:
-    """The real `GRPOConfig` of a configuration. Raises UserError where TRL refuses a value."""
+def grpo_config(config: Config, output_dir: str, **more: Any) -> GRPOConfig:
+    """The real `GRPOConfig` of a configuration, with `more` on top. Raises UserError where TRL refuses a value."""
     given = config.training.grpo
     dtype = pick_dtype(config.model, bool(given.get("use_cpu")))
     arguments: dict[str, Any] = {
@@ -31,6 +31,7 @@ def grpo_config(config: Config, output_dir: str) -> GRPOConfig:
         # Writes completions/*.parquet beside the checkpoints and, with 0, prints none.
         "log_completions": True,
         "num_completions_to_print": 0,
+        **more,
     }
     try:
         with warnings.catch_warnings():

@@ -1,0 +1,125 @@
+"""Generation by a vLLM server on GPUs of its own (`training.vllm_server`), beside the processes that train.
+
+It is started before the trainer, awaited until it is healthy, watched while it is needed, and ended with all that it
+started. The GPUs are divided: the first `training.processes` train, the next ones generate.
+"""
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from tasks.config import Config
+from tasks.cpu import prepare_environment
+from tasks.errors import UserError
+from tasks.evaluate import QUIET
+from tasks.run import Run
+from tasks.supervise import Background
+
+HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Server:
+    """What the trainer is told, and how to see whether the server is still there."""
+
+    settings: dict[str, Any]
+    """Fields of `GRPOConfig` on top of the configuration's own."""
+    environment: dict[str, str]
+    """Environment variables for the trainer."""
+    check: Callable[[], None]
+    """Raises WorkerFailed or OutOfMemory if the server has ended."""
+
+
+NONE = Server({}, {}, lambda: None)
+
+
+@contextmanager
+def generation_server(
+    run: Run, config: Config, model: dict[str, str], on_line: Callable[[str], None]
+) -> Iterator[Server]:
+    """A server for as long as training lasts, if the configuration asks for one.
+
+    Raises UserError if it is not healthy within `start_seconds`, WorkerFailed or OutOfMemory if it ends by itself.
+    """
+    wanted = config.training.vllm_server
+    if wanted is None:
+        yield NONE
+        return
+    on_cpu = bool(config.training.grpo.get("use_cpu"))
+    training, serving = divided(config.training.processes, wanted.gpus)
+    port, group_port = _free_port(), _free_port()
+    worker = Background(
+        "tasks.vllm_server_worker",
+        {
+            "on_cpu": on_cpu,
+            "arguments": {
+                "model": model["path"],
+                "revision": None if os.path.isdir(model["path"]) else config.model.revision,
+                "host": HOST,
+                "port": port,
+                "tensor_parallel_size": wanted.gpus,
+                "gpu_memory_utilization": wanted.memory,
+                "dtype": "auto" if config.model.dtype == "auto" else config.model.dtype,
+                "max_model_len": config.training.grpo.get("vllm_max_model_length"),
+                "enforce_eager": on_cpu,
+                "trust_remote_code": config.model.trust_remote_code,
+                "log_level": "warning",
+            },
+        },
+        run.folder / "vllm_server",
+        log=run.log_file("vllm_server"),
+        on_line=on_line,
+        environment=QUIET | (prepare_environment(config) if on_cpu else {"CUDA_VISIBLE_DEVICES": serving}),
+    )
+    try:
+        _await_health(worker, port, wanted.start_seconds, on_line)
+        told = {
+            "vllm_mode": "server",
+            "vllm_server_host": HOST,
+            "vllm_server_port": port,
+            "vllm_group_port": group_port,
+        }
+        yield Server(told, {} if on_cpu else {"CUDA_VISIBLE_DEVICES": training}, worker.check)
+    finally:
+        worker.end()
+
+
+def divided(training: int, serving: int) -> tuple[str, str]:
+    """The devices for the trainer and for the server, as CUDA_VISIBLE_DEVICES, out of those that we may use."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    devices = given.split(",") if given else [str(number) for number in range(training + serving)]
+    return ",".join(devices[:training]), ",".join(devices[training : training + serving])
+
+
+def healthy(address: str) -> bool:
+    """Whether a vLLM server answers there."""
+    try:
+        return httpx.get(f"{address}/health", timeout=5).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def _await_health(worker: Background, port: int, seconds: float, on_line: Callable[[str], None]) -> None:
+    started = time.monotonic()
+    while not healthy(f"http://{HOST}:{port}"):
+        worker.check()
+        if time.monotonic() - started > seconds:
+            raise UserError(
+                f"the vLLM server was not ready after training.vllm_server.start_seconds ({seconds:g}); raise it, or "
+                "see its log in the run folder, logs/vllm_server.log"
+            )
+        time.sleep(1)
+    on_line(f"the vLLM server is ready after {time.monotonic() - started:.0f} s")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,86 @@
+"""The vLLM server that training may have beside it: started, awaited, watched and ended, for real, on the CPU.
+
+What it cannot show without two GPUs is the way of the weights from the trainer to the server, which goes by NCCL.
+"""
+
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from tasks.config import Config, load
+from tasks.errors import UserError, WorkerFailed
+from tasks.memory import smaller_training_share
+from tasks.models import resolve_model
+from tasks.run import Run
+from tasks.vllm_server import divided, generation_server
+
+SERVED = {"use_vllm": True, "vllm_mode": "server", "vllm_server": {"gpus": 2}}
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setenv("GRPO_RUNS", str(tmp_path))
+    return Run.open("served")
+
+
+@pytest.mark.slow
+def test_the_server_answers_while_it_is_needed_and_leaves_nothing_behind(run, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    config = load(
+        "deployments/demo.yaml", {"training.vllm_mode": "server", "training.vllm_server": {"start_seconds": 300}}
+    )
+    lines: list[str] = []
+    model = resolve_model(config.model)
+    with generation_server(run, config, model, lines.append) as server:
+        address = f"http://{server.settings['vllm_server_host']}:{server.settings['vllm_server_port']}"
+        server.check()
+        asked = {"model": model["path"], "prompt": "1 + 1 =", "max_tokens": 4, "temperature": 0}
+        answer = httpx.post(f"{address}/v1/completions", json=asked, timeout=120)
+        assert answer.status_code == 200 and answer.json()["choices"][0]["text"]
+        family = psutil.Process().children(recursive=True)
+        assert any("vllm" in " ".join(one.cmdline()) for one in family)
+    assert any("the vLLM server is ready after" in line for line in lines)
+    _, alive = psutil.wait_procs(family, timeout=10)
+    assert [one for one in alive if one.status() != psutil.STATUS_ZOMBIE] == []
+
+
+@pytest.mark.slow
+def test_a_server_that_cannot_start_ends_the_wait_with_the_end_of_its_log(run, tmp_path):
+    (tmp_path / "nothing").mkdir()
+    config = load("deployments/demo.yaml", {"training.vllm_mode": "server", "training.vllm_server": {}})
+    model = {"path": str(tmp_path / "nothing"), "identity": ""}
+    with (
+        pytest.raises(WorkerFailed, match="tasks.vllm_server_worker ended with exit code"),
+        generation_server(run, config, model, print),
+    ):
+        raise AssertionError("it cannot be ready")
+
+
+def test_without_one_nothing_is_started(run):
+    with generation_server(run, Config(), {"path": "", "identity": ""}, print) as server:
+        assert (server.settings, server.environment) == ({}, {})
+
+
+def test_the_gpus_are_divided_between_trainer_and_server(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert divided(2, 1) == ("0,1", "2")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6,7")
+    assert divided(1, 2) == ("4", "6,7")
+
+
+@pytest.mark.parametrize(
+    ("training", "words"),
+    [
+        ({"vllm_server": {}}, "training.vllm_server needs training.use_vllm=true and training.vllm_mode=server"),
+        (SERVED | {"vllm_server_port": 8000}, "training.vllm_server_port is chosen by the pipeline"),
+    ],
+)
+def test_a_server_that_is_asked_for_by_halves_is_refused(training, words):
+    with pytest.raises(UserError, match=words):
+        load({"training": training})
+
+
+def test_where_its_memory_runs_out_it_gets_less():
+    assert smaller_training_share(load({"training": SERVED})) == {"training.vllm_server.memory": 0.6}
