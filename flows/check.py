@@ -25,11 +25,12 @@ def main(arguments: Sequence[str]) -> int:
         found = validate(run, data, config.data, config.validation, on_line=print)
         for note in found["notes"]:
             print(f"note: {note}")
-        print(
-            f"data gate passed: {len(found['expectations'])} expectations hold; see {run.folder}/validation/data_docs"
-        )
+        hold = sum(one["success"] for one in found["expectations"])
+        others = len(found["expectations"]) - hold
+        rest = f", {others} {'does' if others == 1 else 'do'} not (see the notes)" if others else ""
+        print(f"data gate passed: {hold} expectations hold{rest}; see {run.folder}/validation/data_docs")
         check_rewards(run, config, found["data"], on_line=print)
-        print("reward gate passed")
+        print(f"reward gate passed; the whole table is in {run.folder}/check_rewards/report.md")
     except (UserError, WorkerFailed, ConnectionError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

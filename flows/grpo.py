@@ -24,7 +24,7 @@ from tasks import register as register_stage
 from tasks import train as train_stage
 from tasks.config import STAGES, Stage, load
 from tasks.errors import UserError
-from tasks.estimate import Architecture, Machine, require_memory
+from tasks.estimate import Architecture, Machine, judge
 from tasks.estimate import estimate as estimate_needs
 from tasks.outcome import Outcome
 from tasks.prompt_lengths import prompt_lengths as measure_prompts
@@ -64,8 +64,8 @@ def estimate(context: Context, found: dict[str, Any], lengths: dict[str, Any]) -
     machine = Machine(**found["machine"])
     longest = min(lengths["train"]["max"], context.config.prompt.max_tokens or lengths["train"]["max"])
     needs = estimate_needs(context.config, Architecture(**found["architecture"]), machine, longest)
-    log_line(f"training needs {needs}")
-    require_memory(context.config, needs, machine)
+    warning = judge(context.config, needs, machine)
+    log_line(f"WARNING {warning}" if warning else f"training needs {needs}")
     return {"memory_gib": needs.memory_gib, "step_seconds": needs.step_seconds}
 
 
@@ -177,9 +177,9 @@ def grpo(
             return _done(until, tracker)
         version = register(context, tracker, outcome)
         publish(run, settings, tracker, outcome, version)
-        tracker.finish("FINISHED", version["outcome"])
         if not settings.training.keep_checkpoints:
             prune_checkpoints(run)
+        tracker.finish("FINISHED", version["outcome"])
         return Completed(message=f"{version['name']} version {version['version']}: {version['outcome']}")
     except (StageFailed, UserError) as failure:
         if tracker:

@@ -14,7 +14,7 @@ from prefect.states import Failed
 from flows.gpu import gpu_slot
 from tasks.config import Config
 from tasks.errors import DISK_FULL, UserError, WorkerFailed, is_disk_full
-from tasks.run import Run
+from tasks.run import Run, still_there
 
 P = ParamSpec("P")
 REFUSED = "Refused"
@@ -47,7 +47,7 @@ def stage(
         @functools.wraps(function)
         def once(context: Context, *args: P.args, **kwargs: P.kwargs) -> Any:
             done = context.run.result(name)
-            if done is not None:
+            if done is not None and still_there(done):
                 get_run_logger().info("%s was finished by an earlier attempt", name)
                 return done
             get_run_logger().info("%s begins", name)

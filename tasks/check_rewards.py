@@ -49,6 +49,8 @@ def _checked(
         on_line=on_line,
         time_limit=config.rewards.time_limit,
         limit_setting="rewards.time_limit",
+        limit_advice="mend the reward that it was at if that hangs, as a regular expression that tries everything "
+        "does; else raise the limit",
     )
     (folder / "report.md").write_text(result["markdown"], encoding="utf-8")
     if result["failures"]:

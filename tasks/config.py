@@ -171,7 +171,23 @@ class PromptSettings(Section):
         return template
 
 
-_SECRET = re.compile(r"(?i)(^|_)(api_?key|secret|password|(access|auth|bearer|hf)_token)$")
+_SECRET = re.compile(r"api_?key|secret|passw|credential|authorization|private_?key|access_?key|_token$|^token$|_key$")
+
+
+def secret_among(values: Any) -> str | None:
+    """The name of a parameter, at whatever depth, that holds what looks like a secret."""
+    if isinstance(values, list):
+        return next((found for value in values if (found := secret_among(value))), None)
+    if not isinstance(values, dict):
+        return None
+    for name, value in values.items():
+        words = re.sub(r"(?<=[a-z])(?=[A-Z])|-", "_", str(name)).lower()
+        # A token may be one of text, such as the end of an answer; what is secret is long and has no spaces.
+        if isinstance(value, str) and _SECRET.search(words) and re.fullmatch(r"\S{8,}|(?i:bearer) \S+", value):
+            return str(name)
+        if found := secret_among(value):
+            return found
+    return None
 
 
 class RewardSettings(BaseModel):
@@ -196,12 +212,12 @@ class RewardSettings(BaseModel):
 
     @model_validator(mode="after")
     def _no_parameter_is_a_secret(self) -> Self:
-        for name in self.parameters:
-            if _SECRET.search(name):
-                raise ValueError(
-                    f"the parameter {name} of the reward {self.label} looks like a secret, and the configuration is "
-                    "written into logs, MLflow and the model card; read it from the environment in the reward"
-                )
+        name = secret_among(self.parameters)
+        if name:
+            raise ValueError(
+                f"the parameter {name} of the reward {self.label} looks like a secret, and the configuration is "
+                "written into logs, MLflow and the model card; read it from the environment in the reward"
+            )
         return self
 
     @model_validator(mode="after")
@@ -344,9 +360,17 @@ class TrainingSettings(BaseModel):
 
     @property
     def cycle_steps(self) -> float:
-        """Optimizer steps from one generation to the next; only between two cycles is nothing lost by stopping."""
-        micro_steps = self.generation_batch // self.step_size * self.grpo.get("num_iterations", 1)
-        return float(micro_steps / self.accumulation)
+        """Optimizer steps from one generation to the next."""
+        return self._cycle_batches / self.accumulation
+
+    def ends_cycle(self, step: int) -> bool:
+        """Whether a generation cycle ends with the optimizer step `step`; only there is nothing lost by stopping."""
+        return step * self.accumulation % self._cycle_batches == 0
+
+    @property
+    def _cycle_batches(self) -> int:
+        iterations: int = self.grpo.get("num_iterations", 1)
+        return self.generation_batch // self.step_size * iterations
 
     @model_validator(mode="after")
     def _server_is_asked_for_in_full(self) -> Self:
@@ -378,7 +402,7 @@ class TrainingSettings(BaseModel):
                 f"make the batch a multiple of {group}"
             )
         save = grpo.get("save_steps", 0)
-        if grpo.get("save_strategy") == "steps" and save >= 1 and not (save / self.cycle_steps).is_integer():
+        if grpo.get("save_strategy") == "steps" and save >= 1 and not self.ends_cycle(int(save)):
             raise ValueError(
                 f"training.save_steps ({save:g}) must be a multiple of the generation cycle of {self.cycle_steps:g} "
                 "steps: a run resumed inside a cycle would generate anew and differ from the uninterrupted one"
@@ -539,6 +563,7 @@ def load(source: str | Path | dict[str, Any], overrides: dict[str, Any] | None =
         values, folder, where = _read_yaml(path), path.absolute().parent, str(source)
     for dotted in PATHS:
         _make_absolute(values, dotted, folder)
+    _make_model_absolute(values, folder)
     _make_rewards_absolute(values, folder)
     if not overrides:
         return _validated(values, where)
@@ -548,6 +573,8 @@ def load(source: str | Path | dict[str, Any], overrides: dict[str, Any] | None =
     for dotted in PATHS:
         if dotted in overrides:
             _make_absolute(changed, dotted, Path.cwd())
+    if "model.name" in overrides:
+        _make_model_absolute(changed, Path.cwd())
     _make_rewards_absolute(changed, Path.cwd())
     try:
         return _validated(changed, f"the overrides on {where}")
@@ -610,6 +637,14 @@ def _make_absolute(values: dict[str, Any], dotted: str, folder: Path) -> None:
     part = values.get(section)
     if isinstance(part, dict) and isinstance(part.get(name), str):
         part[name] = os.path.normpath(folder / Path(part[name]).expanduser())
+
+
+def _make_model_absolute(values: dict[str, Any], folder: Path) -> None:
+    """A model may be a folder, or else a name on the hub, which looks the same."""
+    model = values.get("model")
+    name = model.get("name") if isinstance(model, dict) else None
+    if isinstance(model, dict) and isinstance(name, str) and (folder / Path(name).expanduser()).is_dir():
+        model["name"] = os.path.normpath(folder / Path(name).expanduser())
 
 
 def _make_rewards_absolute(values: dict[str, Any], folder: Path) -> None:

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 
 from tasks.config import Config
 from tasks.errors import UserError
+from tasks.memory import smaller_step
 
 FRAMEWORK_GIB = 1.2  # torch, transformers and TRL themselves; on a GPU the CUDA context
+TILE_TOKENS, TILE_WIDTH = 4096, 32768  # of TRL's fused head; on a CPU the whole vocabulary is one tile
 EFFICIENCY = 0.4  # of the speed of one large product, that a whole model reaches
 FITS = 0.95  # of what is there, that an estimate may reach
 
@@ -32,6 +34,8 @@ class Architecture:
     adapted_inputs: int
     """The sum of the input widths of all modules with an adapter."""
     bytes_per_weight: int
+    bytes_per_trained: int
+    """Of a trained weight's gradient and Adam's two moments, and of an adapter's weight itself."""
 
 
 @dataclass(frozen=True)
@@ -50,44 +54,75 @@ class Machine:
 class Estimate:
     """Of one process: GiB by what they are for, and seconds of a step."""
 
-    parts: dict[str, float]
+    held: dict[str, float]
+    """What is there all the time, and certain."""
+    generating: dict[str, float]
+    learning: dict[str, float]
+    """What comes on top while completions are generated, and while they are learned from; never both at once."""
     step_seconds: float
 
     @property
+    def held_gib(self) -> float:
+        return sum(self.held.values())
+
+    @property
     def memory_gib(self) -> float:
-        return sum(self.parts.values())
+        return self.held_gib + max(sum(self.generating.values()), sum(self.learning.values()))
 
     def __str__(self) -> str:
-        parts = ", ".join(f"{what} {gib:.1f}" for what, gib in self.parts.items() if gib >= 0.05)
-        return f"about {self.memory_gib:.1f} GiB ({parts}), and {self.step_seconds:.1f} s a step"
+        parts = (self.held | self.generating | self.learning).items()
+        listed = ", ".join(f"{what} {gib:.1f}" for what, gib in parts if gib >= 0.05)
+        return f"about {self.memory_gib:.1f} GiB ({listed}), and {self.step_seconds:.1f} s a step"
 
 
 def estimate(config: Config, architecture: Architecture, machine: Machine, prompt_tokens: int) -> Estimate:
     """What one training process needs, with prompts of `prompt_tokens` (the longest, of which memory depends)."""
     grpo = config.training.grpo
     completion = grpo.get("max_completion_length", 256)
-    tokens = config.training.device_batch * (prompt_tokens + completion)
-    size = architecture.bytes_per_weight
-    parts = {
+    batch = config.training.device_batch
+    kept = _kept_per_token(architecture, bool(grpo.get("gradient_checkpointing")))
+    held = {
         "framework": FRAMEWORK_GIB,
-        "weights": architecture.weights * size / GIB,
-        "gradients and Adam's moments": architecture.trained * (4 + 4 + 8) / GIB,
-        "activations": tokens * _kept_per_token(architecture, bool(grpo.get("gradient_checkpointing"))) / GIB,
-        "logits": config.training.device_batch * completion * architecture.vocabulary * (size + 12) / GIB,
+        "weights": architecture.weights * architecture.bytes_per_weight / GIB,
+        "gradients and Adam's moments": architecture.trained * architecture.bytes_per_trained / GIB,
+        **_vllm(config, architecture, machine),
     }
-    parts |= _generation(config, architecture, machine, prompt_tokens + completion)
-    return Estimate(parts, _step_seconds(config, architecture, machine, prompt_tokens, completion))
-
-
-def require_memory(config: Config, found: Estimate, machine: Machine) -> None:
-    """Raise UserError with a setting that helps if training can hardly fit."""
-    if found.memory_gib <= FITS * machine.memory_gib:
-        return
-    where = "RAM" if config.training.grpo.get("use_cpu") else "memory on each GPU"
-    raise UserError(
-        f"training needs {found}, but this machine has {machine.memory_gib:.1f} GiB of {where}; "
-        f"{_advice(config, found)}"
+    learning = {
+        "activations": batch * (prompt_tokens + completion) * kept / GIB,
+        "logits": _logits(config, architecture, batch * completion) / GIB,
+    }
+    generating = (
+        {} if grpo.get("use_vllm") else {"KV cache": _kv_cache(config, architecture, prompt_tokens + completion)}
     )
+    seconds = _step_seconds(config, architecture, machine, prompt_tokens, completion)
+    return Estimate(held, generating, learning, seconds)
+
+
+def judge(config: Config, found: Estimate, machine: Machine) -> str | None:
+    """A warning where training may well run out of memory; None where it should fit.
+
+    Raises UserError where it cannot fit: where what it holds all the time is more than there is. What it needs on top
+    is known less exactly, and where that runs out the batch is made smaller anyway (`tasks.memory`).
+    """
+    training = config.training
+    if training.accelerate_config or training.grpo.get("deepspeed") or training.grpo.get("fsdp"):
+        return None  # the weights may be divided among the processes
+    where = "RAM" if training.grpo.get("use_cpu") else "memory on each GPU"
+    sentence = f"training needs {found}, but this machine has {machine.memory_gib:.1f} GiB of {where}"
+    if found.held_gib > machine.memory_gib:
+        share = max(found.held, key=lambda part: found.held[part]) == "vLLM's share"
+        advice = "lower training.vllm_gpu_memory_utilization, or set training.vllm_enable_sleep_mode=true"
+        raise UserError(f"{sentence}; {advice if share else 'take a smaller model, or a larger machine'}")
+    if found.memory_gib > FITS * machine.memory_gib:
+        return f"{sentence}; if memory runs out, {_advice(config)}"
+    return None
+
+
+def _advice(config: Config) -> str:
+    smaller = smaller_step(config)
+    if smaller:
+        return "set " + " and ".join(f"{name}={value}" for name, value in smaller.items())
+    return "set training.gradient_checkpointing=true, or take a shorter training.max_completion_length"
 
 
 def _kept_per_token(of: Architecture, checkpointing: bool) -> float:
@@ -104,17 +139,23 @@ def _kept_per_token(of: Architecture, checkpointing: bool) -> float:
     return of.layers * (layer + adapters)
 
 
-def _generation(config: Config, of: Architecture, machine: Machine, length: int) -> dict[str, float]:
+def _logits(config: Config, of: Architecture, tokens: int) -> float:
+    """Bytes of the tile of logits that TRL's fused head holds at a time, in the dtype, in 32 bits, and its gradient."""
+    width = of.vocabulary if config.training.grpo.get("use_cpu") else min(of.vocabulary, TILE_WIDTH)
+    return float(min(tokens, TILE_TOKENS) * width * (2 * of.bytes_per_weight + 4))
+
+
+def _kv_cache(config: Config, of: Architecture, length: int) -> float:
+    sequences = config.training.generation_batch / config.training.processes
+    return sequences * length * of.layers * 2 * of.kv_width * of.bytes_per_weight / GIB
+
+
+def _vllm(config: Config, of: Architecture, machine: Machine) -> dict[str, float]:
     grpo = config.training.grpo
-    if not grpo.get("use_vllm"):
-        sequences = config.training.generation_batch / config.training.processes
-        kv_cache = sequences * length * of.layers * 2 * of.kv_width * of.bytes_per_weight
-        return {"KV cache of generation": kv_cache / GIB}
-    if grpo.get("vllm_mode") == "server":
+    if not grpo.get("use_vllm") or grpo.get("vllm_mode") == "server":
         return {}
     if grpo.get("use_cpu"):
-        vllm = of.weights * of.bytes_per_weight / GIB + config.evaluation.vllm_kv_cache_gib
-        return {"vLLM": vllm}
+        return {"vLLM": of.weights * of.bytes_per_weight / GIB + config.evaluation.vllm_kv_cache_gib}
     if grpo.get("vllm_enable_sleep_mode"):
         return {}  # it gives its share back before the step
     return {"vLLM's share": grpo.get("vllm_gpu_memory_utilization", 0.3) * machine.memory_gib}
@@ -135,19 +176,3 @@ def _step_seconds(config: Config, of: Architecture, machine: Machine, prompt: in
     each = max(of.weights * of.bytes_per_weight / machine.bandwidth, 2 * of.weights * sequences / flops)
     learned = sequences * (prompt + completion) * (4 * of.weights + 2 * of.trained) / flops
     return (prefill + completion * each + cycle * learned) / training.cycle_steps
-
-
-def _advice(config: Config, found: Estimate) -> str:
-    grpo = config.training.grpo
-    largest = max(found.parts, key=lambda part: found.parts[part])
-    if largest == "vLLM's share":
-        return "lower training.vllm_gpu_memory_utilization, or set training.vllm_enable_sleep_mode=true"
-    if largest in ("activations", "logits") and config.training.device_batch > 1:
-        half = config.training.device_batch // 2
-        return (
-            f"set training.per_device_train_batch_size={half} and training.gradient_accumulation_steps="
-            f"{config.training.accumulation * 2}, which trains the same"
-        )
-    if largest == "activations" and not grpo.get("gradient_checkpointing"):
-        return "set training.gradient_checkpointing=true"
-    return "take a smaller model, or a larger machine"

@@ -4,6 +4,7 @@
 the row's columns). This module imports Great Expectations, which takes seconds.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any
@@ -111,6 +112,15 @@ def configured_expectations(split: str, settings: ValidationSettings, columns: S
     ]
 
 
+def told_apart(expectations: Sequence[Any]) -> None:
+    """Give each a description of its own, by which its results and its rows are known; a second one gets a number."""
+    seen: Counter[str] = Counter()
+    for expectation in expectations:
+        seen[expectation.description] += 1
+        if seen[expectation.description] > 1:
+            expectation.description += f" ({seen[expectation.description]})"
+
+
 def is_about_rows(expectation: Any) -> bool:
     """Whether it can be judged a part of the rows at a time."""
     return isinstance(expectation, _MAPS) and not isinstance(expectation, _ACROSS_ROWS)
@@ -166,7 +176,8 @@ def _configured(where: str, settings: ExpectationSettings, columns: Sequence[str
         raise UserError(f"{where}: there is no expectation {settings.type!r}{hint}") from None
     options = dict(settings.options)
     described = ", ".join(f"{name}={value!r}" for name, value in options.items() if name != "description")
-    options.setdefault("description", f"{settings.type} ({described})")
+    options["description"] = options.get("description") or f"{settings.type} ({described})"
+    options.pop("id", None)  # Great Expectations gives them itself
     try:
         expectation = implementation(**options)
     except (TypeError, ValueError) as error:  # pydantic's are ValueErrors

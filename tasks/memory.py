@@ -5,7 +5,8 @@ a process of its own says so in the log, or the kernel kills the process, which 
 here, they all end as `tasks.errors.OutOfMemory`.
 
 What is tried next keeps the result: training halves the batch of a device and doubles the accumulation, so that groups,
-generation batch and effective batch stay the same; evaluation answers fewer questions at a time. Then vLLM's share is
+generation batch and effective batch stay the same (and the gradient, for every loss that is not an average within the
+batch of a device, as bnpo is); evaluation answers fewer questions at a time. Then vLLM's share is
 lowered. What was tried is kept in the run folder, so that a later attempt begins with what did.
 """
 
@@ -13,6 +14,7 @@ import errno
 import functools
 import operator
 import re
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,7 +30,13 @@ LEAST_SHARE = 0.1  # below which lowering it is not tried
 VMSTAT = Path("/proc/vmstat")
 
 _NO_ROOM = re.compile(r"Free memory on device \S+ .*less than desired")  # vLLM at its start
-_IN_LOG = re.compile(r"(OutOfMemoryError|CUDA out of memory|HIP out of memory)")
+# What allocators say: torch's on a GPU (two ways), cuBLAS, NCCL, the CPU's, C++'s.
+_NOTHING_LEFT = re.compile(
+    r"OutOfMemoryError|(CUDA|HIP|XPU) out of memory|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED"
+    r"|Cuda failure 2|DefaultCPUAllocator: can't allocate memory|std::bad_alloc|Cannot allocate memory"
+)
+_EXCEPTION = re.compile(r"^(?:\S+ )*[\w.]*(?:Error|Exception)(?::|$)|^terminate called after throwing")
+_KILLED = re.compile(r"SIGKILL|exitcode: -9|exit code -9|Signal 9|status -9")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -38,8 +46,8 @@ def is_out_of_memory(error: BaseException) -> bool:
     while True:
         if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
             return True
-        # Not by torch's class alone: a CPU's allocator raises a plain RuntimeError.
-        if isinstance(error, Exception) and should_reduce_batch_size(error):
+        # Not by a class: a CPU's allocator raises a plain RuntimeError, and some GPU libraries, too.
+        if isinstance(error, RuntimeError) and (should_reduce_batch_size(error) or _NOTHING_LEFT.search(str(error))):
             return True
         if _NO_ROOM.search(str(error)) or type(error).__name__ == "OutOfMemoryError":
             return True
@@ -57,28 +65,39 @@ def kernel_kills() -> int:
 
 
 class Signs:
-    """Looks for signs of lacking memory while a worker runs."""
+    """Looks for signs of lacking memory while a worker runs that cannot say so itself: an engine in a process of its
+    own, or one that the kernel has killed."""
 
     def __init__(self) -> None:
         self._kills = kernel_kills()
-        self._in_log: str | None = None
-        self._no_room = False
+        self._raised: list[str] = []
+        self._killed = False
 
     def line(self, line: str) -> None:
         """See a line of the worker's output."""
-        no_room = _NO_ROOM.search(line) is not None
-        if no_room or _IN_LOG.search(line):
-            self._in_log = line.strip()[:300]
-            self._no_room = no_room
+        if _KILLED.search(line):
+            self._killed = True
+        if _EXCEPTION.match(line.strip()):
+            self._raised.append(line.strip()[:300])
 
     def diagnosis(self, module: str, code: int, raised: str | None) -> OutOfMemory | None:
         """What a failure with the exit code `code` means, if it was for want of memory. `raised` is the worker's own
         word, where it was still able to say one."""
-        reason = raised or self._in_log
+        reason = raised or self._last_words()
         if reason:
-            return OutOfMemory(f"{module}: {reason}", code, self._no_room or _NO_ROOM.search(reason) is not None)
-        if kernel_kills() > self._kills:
+            return OutOfMemory(
+                f"{module}: {reason}", code, any(_NO_ROOM.search(one) for one in (reason, *self._raised))
+            )
+        # The count is the machine's: it says something only of a process that was killed.
+        if kernel_kills() > self._kills and (self._killed or code in (-signal.SIGKILL, 128 + signal.SIGKILL)):
             return OutOfMemory(f"{module}: the kernel killed a process, since the machine's memory was used up", code)
+        return None
+
+    def _last_words(self) -> str | None:
+        """The exception that ended the worker, or of an engine the one before, if it was for want of memory."""
+        for line in self._raised[-2:]:
+            if _NO_ROOM.search(line) or _NOTHING_LEFT.search(line):
+                return line
         return None
 
 
@@ -136,7 +155,9 @@ class Relief:
             tried = "; ".join(str(change) for change in self.changes) or "there is nothing smaller"
             raise UserError(
                 f"memory ran out ({error.reason}). Tried: {tried}. Take a smaller model or a shorter "
-                "training.max_completion_length, set training.gradient_checkpointing=true, or take a larger machine"
+                "training.max_completion_length, set training.gradient_checkpointing=true, take a larger machine, or, "
+                "if it ran out while transformers generated, generate fewer completions at a time "
+                "(training.steps_per_generation, evaluation.batch_size)"
             ) from None
         change = Change({name: [_value(config, name), value] for name, value in found.items()}, error.reason)
         self.changes.append(change)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
-from transformers.utils import has_file
+from transformers.utils import cached_file, has_file
 
 from tasks.config import ModelSettings, PromptSettings
 from tasks.errors import UserError
@@ -35,12 +35,24 @@ def resolve_model(settings: ModelSettings) -> dict[str, str]:
         architecture = load_architecture(settings.name, settings)
         commit = getattr(architecture, "_commit_hash", None)
         found = {"path": settings.name, "identity": f"{settings.name}@{commit}"}
-    if not any(has_file(found["path"], name, revision=_revision(found["path"], settings)) for name in SAFE_WEIGHTS):
+    if not _has_safe_weights(found["path"], settings):
         raise UserError(
             f"model.name: {settings.name} has no weights as safetensors ({SAFE_WEIGHTS[0]}); pickled ones can run code "
             "as they are loaded and are not read: save the model with save_pretrained, or take another"
         )
     return found
+
+
+def _has_safe_weights(path: str, settings: ModelSettings) -> bool:
+    whole, index = SAFE_WEIGHTS
+    revision = _revision(path, settings)
+    if has_file(path, whole, revision=revision):
+        return True
+    listed = cached_file(path, index, revision=revision, _raise_exceptions_for_missing_entries=False)
+    if listed is None:
+        return False
+    files = json.loads(Path(listed).read_text(encoding="utf-8"))["weight_map"].values()
+    return all(name.endswith(".safetensors") for name in files)
 
 
 def load_architecture(path: str, settings: ModelSettings) -> Any:
@@ -149,7 +161,7 @@ def _folder_digest(folder: Path) -> str:
         raise UserError(f"model.name: the folder {folder} holds no config.json, so it is no model")
     digests = {}
     for file in sorted(folder.iterdir()):
-        if file.suffix in (".safetensors", ".json", ".jinja", ".model", ".txt"):
+        if file.is_file() and file.suffix in (".safetensors", ".json", ".jinja", ".model", ".txt"):
             with file.open("rb") as content:
                 digests[file.name] = hashlib.file_digest(content, "sha256").hexdigest()
     return hashlib.sha256(json.dumps(digests).encode()).hexdigest()

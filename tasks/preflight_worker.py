@@ -92,7 +92,11 @@ def check_lora(lora: LoraConfig | None, of: Any, config: Config, bytes_per_weigh
 
     with torch.device("meta"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model: Any = AutoModelForCausalLM.from_config(of, trust_remote_code=config.model.trust_remote_code)
+        try:
+            model: Any = AutoModelForCausalLM.from_config(of, trust_remote_code=config.model.trust_remote_code)
+        except ValueError as error:
+            reason = str(error).splitlines()[0][:200]
+            raise UserError(f"model.name: {config.model.name} is no causal language model ({reason})") from None
         weights = sum(weight.numel() for weight in model.parameters())
         if lora is not None:
             try:
@@ -100,7 +104,7 @@ def check_lora(lora: LoraConfig | None, of: Any, config: Config, bytes_per_weigh
             except ValueError as error:
                 raise UserError(f"training.lora does not fit {config.model.name}: {error}") from None
     text = of.get_text_config()
-    heads = text.num_attention_heads
+    heads = getattr(text, "num_attention_heads", None) or 1
     kv_heads = getattr(text, "num_key_value_heads", None) or heads
     adapted = [module for module in model.modules() if isinstance(module, LoraLayer)]
     return Architecture(
@@ -111,21 +115,23 @@ def check_lora(lora: LoraConfig | None, of: Any, config: Config, bytes_per_weigh
         vocabulary=text.vocab_size,
         weights=weights,
         trained=sum(weight.numel() for weight in model.parameters() if weight.requires_grad),
-        adapted_inputs=sum(cast(int, module.in_features) for module in adapted),
+        adapted_inputs=sum(width for module in adapted if (width := cast(int, module.in_features)) != text.vocab_size),
         bytes_per_weight=bytes_per_weight,
+        # peft keeps adapters in 32 bits; without one the model's own weights are trained as they are.
+        bytes_per_trained=16 if lora is not None else 3 * bytes_per_weight,
     )
 
 
 def disk_gib(sizes: Architecture, config: Config) -> float:
     """About how much disk a run takes, in GiB.
 
-    A checkpoint holds the trained weights and Adam's two moments, in 32 bits; one more than are kept exists while it is
-    written. The chosen weights are kept beside them. At the end the merged model is built, and copied where MLflow
-    keeps it.
+    A checkpoint holds the trained weights and Adam's two moments; one more than are kept exists while it is written.
+    The chosen weights are kept beside them. At the end the merged model is built, and copied where MLflow keeps it.
     """
     grpo = config.training.grpo
-    kept = grpo.get("save_total_limit") or 1
-    checkpoints = 0 if grpo.get("save_strategy") == "no" else (kept + 1) * 12 * sizes.trained
+    kept = grpo.get("save_total_limit") or 1  # with null all are kept, and it cannot be known how many that will be
+    of_one = (12 if config.training.lora is not None else 3 * sizes.bytes_per_weight) * sizes.trained
+    checkpoints = 0 if grpo.get("save_strategy") == "no" else (kept + 1) * of_one
     has_merged = config.registry.merged or config.training.lora is None
     merged = 2 * sizes.weights * sizes.bytes_per_weight if has_merged else 0
     return (checkpoints + 4 * sizes.trained + merged) / 2**30 + OTHERS_GIB

@@ -18,7 +18,7 @@ from tasks.run import Run, runs_root
 def prune_checkpoints(run: Run) -> None:
     """Remove the checkpoints of a run that has been registered: no attempt will go on from them."""
     for path in [*(run.folder / "train").glob("checkpoint-*"), *(run.folder / "train").glob("torn-checkpoint-*")]:
-        shutil.rmtree(path)
+        shutil.rmtree(path, ignore_errors=True)  # what stays costs disk and nothing else
 
 
 def prune_store(days: float) -> Iterator[tuple[Path, int]]:

@@ -51,7 +51,7 @@ def build(job: dict[str, Any]) -> dict[str, Any]:
     shutil.rmtree(unfinished, ignore_errors=True)
     _save(model, adapter, config, job, unfinished)
     unfinished.rename(folder)
-    print(f"the model is in {folder}", flush=True)
+    print("the model is built", flush=True)
     return {"unchanged": None}
 
 

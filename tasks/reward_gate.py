@@ -117,7 +117,7 @@ def _check_variety(scorer: Scorer, with_golds: bool, report: GateReport) -> None
         report.add("variety", scorer.name, "note", tried)
     else:
         sentence = (
-            f"{tried} Correct it; or, if it is meant (a penalty for what none of them does), say so with "
+            f"{tried} Correct it; or, if it is meant (a bonus or a penalty for what none of them does), say so with "
             "rewards.traits.declare(maximum=...)."
         )
         report.fail("variety", scorer.name, sentence)

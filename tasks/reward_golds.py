@@ -64,8 +64,9 @@ def perturbed(gold: str, others: Sequence[str] = (), exact: bool = True) -> dict
     A gold that is no number can only be hedged, or exchanged for one of `others`, golds of other rows. Where what is
     near enough counts as right (not `exact`), one more is no wrong answer.
     """
-    wrong = {"' or 5' appended": f"{gold} or 5"}
     number = plain_number(gold)
+    hedge = 6 if number is not None and Decimal(number) == 5 else 5  # "5 or 5" is right
+    wrong = {f"' or {hedge}' appended": f"{gold} or {hedge}"}
     if number is None:
         another = next((other for other in others if other.split() != gold.split()), None)
         if another is not None:
@@ -225,13 +226,23 @@ def _tries(
 
 
 def _check_replay(scorer: Scorer, rows: Sequence[Row], template: str, maximum: float, report: GateReport) -> None:
-    missed, inapplicable = _Tally(), 0
+    missed, above, inapplicable = _Tally(), _Tally(), 0
     for attempt in _tries(scorer, rows, template):
         if attempt.value is None:
             inapplicable += 1
         elif not _at_least(attempt.value, maximum):
             missed.add(attempt)
-    if missed.first is not None:
+        elif attempt.value > maximum + _TOLERANCE:
+            above.add(attempt)
+    if above.first is not None:
+        first = above.first
+        sentence = (
+            f"{scorer.name} gives {first.value:g}, more than the maximum of {maximum:g} that it declares, to "
+            f"{above.count} of {len(rows)} golds, first to {name_of(first.index, first.row)}. Declare what it gives at "
+            "the most: by that it is told what is right, and what a cheat earns."
+        )
+        report.fail("gold replay", scorer.name, sentence)
+    elif missed.first is not None:
         first = missed.first
         sentence = (
             f"{scorer.name} gives {first.value:g} instead of {maximum:g} to {missed.count} of {len(rows)} "

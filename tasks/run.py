@@ -136,6 +136,16 @@ def stored(kind: str, key: str, make: Callable[[Path], None]) -> Path:
     return final
 
 
+def still_there(value: Any) -> bool:
+    """Whether all of the store that a stage's result names is still there; `tasks.prune` may have removed it."""
+    if isinstance(value, dict):
+        return all(still_there(part) for part in value.values())
+    if isinstance(value, list):
+        return all(still_there(part) for part in value)
+    store = f"{runs_root() / 'store'}{os.sep}"
+    return not (isinstance(value, str) and value.startswith(store) and "\n" not in value) or Path(value).exists()
+
+
 def digest(value: Any) -> str:
     """sha256 of a JSON value, independent of the order of keys."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()

@@ -39,6 +39,7 @@ def run_job(
     environment: dict[str, str] | None = None,
     time_limit: float | None = None,
     limit_setting: str = "the time limit",
+    limit_advice: str = "raise it, or give it less to do",
     on_tick: Callable[[], object] | None = None,
     grace: float = GRACE,
 ) -> dict[str, Any]:
@@ -72,8 +73,7 @@ def run_job(
         if time_limit is not None and time.monotonic() - started > time_limit:
             last = f" It was last heard of with: {tail[-1]}" if tail else ""
             raise UserError(
-                f"{module} ran past {limit_setting} of {time_limit:g} s and was ended; raise it, or give it less to do."
-                f"{last}"
+                f"{module} ran past {limit_setting} of {time_limit:g} s and was ended; {limit_advice}.{last}"
             )
 
     code = _watch(command, log, line_seen, environment or {}, tick, grace)
@@ -210,20 +210,24 @@ class _Output:
 
 def _end_group(process: subprocess.Popen[bytes], grace: float, output: _Output) -> None:
     """End the worker and all it started; SIGTERM first, SIGKILL after the grace."""
-    if process.poll() is None:
-        _signal_group(process.pid, signal.SIGTERM)
-        # A launcher ends at once; the trainer that it started may still be writing its checkpoint.
-        deadline = time.monotonic() + grace
-        while time.monotonic() < deadline and (process.poll() is None or _has_members(process.pid)):
-            if not output.read(timeout=0.1) and not output.open:
-                time.sleep(0.1)
-    _signal_group(process.pid, signal.SIGKILL)  # also what outlived a worker that ended by itself
-    process.wait()
-    while output.read(timeout=0.2):
-        pass
-    output.close()
-    assert process.stdin is not None
-    process.stdin.close()
+    try:
+        if process.poll() is None:
+            _signal_group(process.pid, signal.SIGTERM)
+            # A launcher ends at once; the trainer that it started may still be writing its checkpoint.
+            deadline = time.monotonic() + grace
+            while time.monotonic() < deadline and (process.poll() is None or _has_members(process.pid)):
+                if not output.read(timeout=0.1) and not output.open:
+                    time.sleep(0.1)
+    finally:  # its output may be more than the disk can take
+        _signal_group(process.pid, signal.SIGKILL)  # also what outlived a worker that ended by itself
+        process.wait()
+    try:
+        while output.read(timeout=0.2):
+            pass
+    finally:
+        output.close()
+        assert process.stdin is not None
+        process.stdin.close()
 
 
 def _has_members(group: int) -> bool:

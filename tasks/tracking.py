@@ -327,7 +327,7 @@ class Tracker:
         try:
             with _impatient() if status == "KILLED" else nullcontext():
                 self.finish(status, None if self.outcome == "unchanged" else outcome)
-        except MlflowException as error:
+        except (MlflowException, OSError) as error:  # or the disk is full, which keeps what was sent
             logger.warning(
                 "MLflow could not be told that the run has ended (%s); it counts as running there until it is gone on "
                 "with",

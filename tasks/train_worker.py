@@ -51,7 +51,7 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
     validation = Validation(trainer, config, scorer, pd.read_parquet(job["validation"]), folder)
     trainer.add_callback(MetricsFile(folder / "metrics.jsonl"))
     trainer.add_callback(validation)
-    sick, saver = SickRun(config.watch), SaveBeforeEnd(config.training.cycle_steps)
+    sick, saver = SickRun(config.watch), SaveBeforeEnd(config.training.ends_cycle)
     trainer.add_callback(sick)
     trainer.add_callback(saver)
     trainer.add_callback(DiskBudget(folder))

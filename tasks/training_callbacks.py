@@ -5,6 +5,7 @@ import shutil
 import signal
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +59,8 @@ class SaveBeforeEnd(TrainerCallback):
     does what the uninterrupted one would have done. transformers' own `enable_jit_checkpoint` saves within a step.
     """
 
-    def __init__(self, cycle_steps: float) -> None:
-        self.cycle_steps = cycle_steps
+    def __init__(self, ends_cycle: Callable[[int], bool]) -> None:
+        self.ends_cycle = ends_cycle
         self.asked = self.ended = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -71,7 +72,7 @@ class SaveBeforeEnd(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         # Every process must stop at the same step, though the signal may reach one of them later.
         asked = any(gather_object([self.asked])) if args.world_size > 1 else self.asked
-        if asked and (state.global_step / self.cycle_steps).is_integer():
+        if asked and self.ends_cycle(state.global_step):
             control.should_save = control.should_training_stop = self.ended = True
 
 

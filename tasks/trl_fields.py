@@ -122,6 +122,10 @@ MAXIMUM = {
 }
 
 
+# What TRL types as optional, and training cannot do without.
+NEEDED = ("num_generations", "max_completion_length")
+
+
 @cache
 def table() -> dict[str, dict[str, dict[str, Any]]]:
     """`{"grpo": {field: {"types": [...], "choices": [...] | None}}, "lora": {...}}`."""
@@ -151,7 +155,7 @@ def check_field(kind: str, prefix: str, name: str, value: Any) -> Any:
 def _convert(dotted: str, value: Any, field: dict[str, Any]) -> Any:
     types_, choices = field["types"], field["choices"]
     if value is None:
-        if "null" not in types_:
+        if "null" not in types_ or dotted.rpartition(".")[2] in NEEDED:
             raise ValueError(f"{dotted} cannot be null: it must be {_words(types_)}")
         return None
     if choices is not None:

@@ -178,19 +178,23 @@ class _Gate:
         lines = self.failures[:SHOWN_FAILURES] + ([f"and {more} more expectations fail"] if more > 0 else [])
         if any("train gives away" in line for line in lines):
             lines.append("Where questions are made from templates, set validation.max_shared_ngrams=null")
-        if self.rules.on_bad_rows == "stop":
-            lines.append(
-                f"Mend or remove these rows of {self.data['source']}, or set validation.on_bad_rows=drop; all results "
-                f"are in {report}"
-            )
+        source = self.data["source"]
+        if not any("not fit:" in line for line in lines):
+            advice = f"Mend {source}, or correct what is expected of it"
+        elif self.rules.on_bad_rows == "stop":
+            advice = f"Mend or remove these rows of {source}, or set validation.on_bad_rows=drop"
         else:
-            lines.append(
-                f"Mend {self.data['source']}, or raise validation.max_dropped_share; all results are in {report}"
-            )
-        return "\n".join(lines)
+            advice = f"Mend {source}, or raise validation.max_dropped_share"
+        return "\n".join([*lines, f"{advice}; all results are in {report}"])
 
     def _check_split(self, database: Any, split: str) -> None:
-        from tasks.expectations import configured_expectations, is_about_columns, is_about_rows, own_expectations
+        from tasks.expectations import (
+            configured_expectations,
+            is_about_columns,
+            is_about_rows,
+            own_expectations,
+            told_apart,
+        )
 
         columns = database.sql(f"SELECT * FROM {split}").columns
         configured = configured_expectations(split, self.rules, columns)
@@ -198,6 +202,7 @@ class _Gate:
         schema = [one for one in configured if is_about_columns(one)]
         as_whole = [one for one in configured if one not in by_row and one not in schema]
         own = own_expectations(split, self.settings, self.rules, self.limit)
+        told_apart([*own, *configured])
         self._check_rows(database, split, [*own, *by_row])
         if schema:
             self._check_columns(database, split, schema)

@@ -116,5 +116,7 @@ def test_what_other_errors_say_is_not_taken_for_lacking_memory():
     chained.__cause__ = MemoryError()
     assert is_out_of_memory(chained)
     assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"))
+    for said in ("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate", "std::bad_alloc"):
+        assert is_out_of_memory(RuntimeError(said))
     for other in (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), OSError(28, "No space left on device")):
         assert not is_out_of_memory(other)

@@ -3,7 +3,7 @@
 import pytest
 
 from tasks.errors import UserError
-from tasks.run import Run, code_version, digest, require_disk, source_digest, stored
+from tasks.run import Run, code_version, digest, require_disk, source_digest, still_there, stored
 
 
 @pytest.fixture(autouse=True)
@@ -16,6 +16,15 @@ def test_a_finished_stage_is_found_by_a_later_attempt():
     Run.open("a").finish("ingest", {"rows": 3})
     assert Run.open("a").result("ingest") == {"rows": 3}
     assert Run.open("a").result("train") is None and Run.open("b").result("ingest") is None
+
+
+def test_a_result_whose_part_of_the_store_was_removed_is_none_any_more(runs):
+    folder = stored("data", "a", lambda place: (place / "rows").write_text("x"))
+    result = {"rows": [{"folder": str(folder)}], "note": f"{folder}-of-old\nis not a path", "elsewhere": "/nowhere"}
+    assert still_there(result)
+    (folder / "rows").unlink()
+    folder.rmdir()
+    assert not still_there(result)
 
 
 def test_each_attempt_has_a_log_of_its_own_and_a_link_to_the_newest():

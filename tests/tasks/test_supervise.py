@@ -38,6 +38,9 @@ PROGRAM = """
         if job["do"] == "be killed by the kernel":
             open(job["counter"], "w").write("oom_kill 8\\n")
             os.kill(os.getpid(), 9)
+        if job["do"] == "crash while another is killed":
+            open(job["counter"], "w").write("oom_kill 8\\n")
+            raise TypeError("broken inside")
         if job["do"] == "fill the disk":
             open("/dev/full", "w").write("x" * 100_000)
         if job["do"] == "progress":
@@ -161,6 +164,18 @@ def test_a_worker_that_the_kernel_killed_for_its_memory_is_told_from_one_that_a_
         run(worker, tmp_path, do="be killed by the kernel", counter=str(counter))
     with pytest.raises(WorkerFailed, match="SIGKILL") as caught:
         run(worker, tmp_path, do="die")
+    assert not isinstance(caught.value, OutOfMemory)
+
+
+def test_what_is_only_spoken_of_in_the_log_or_happened_to_others_is_no_lack_of_memory(worker, tmp_path, monkeypatch):
+    with pytest.raises(WorkerFailed, match="the engine did not start") as caught:
+        run(worker, tmp_path, do="say", line="judge: HTTP 500 CUDA out of memory, retrying")
+    assert not isinstance(caught.value, OutOfMemory)
+    counter = tmp_path / "vmstat"
+    counter.write_text("oom_kill 7\n")
+    monkeypatch.setattr(memory, "VMSTAT", counter)
+    with pytest.raises(WorkerFailed, match="broken inside") as caught:
+        run(worker, tmp_path, do="crash while another is killed", counter=str(counter))
     assert not isinstance(caught.value, OutOfMemory)
 
 
