@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 from prefect import State
 
+from flows.leaving import leave_within
 from tasks.config import Config, load, parse_override
 from tasks.errors import UserError
 
@@ -83,8 +84,7 @@ def run_to_end(flow: Callable[[], State]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     logging.getLogger("prefect.flow_runs").addFilter(_without_failure)
     state = flow()
-    if state.is_completed():
-        print(state.message)
-        return 0
-    print(f"error: {state.message}", file=sys.stderr)
-    return 1
+    code = 0 if state.is_completed() else 1
+    print(state.message if code == 0 else f"error: {state.message}", file=sys.stdout if code == 0 else sys.stderr)
+    leave_within(15, code)
+    return code

@@ -4,6 +4,7 @@ python -m flows.evaluate deployments/gsm8k.yaml --model models:/grpo-gsm8k@champ
 prefect deployment run evaluate/gsm8k --param model=Qwen/Qwen2.5-1.5B-Instruct
 """
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
 from flows.hooks import end_record
+from flows.leaving import leave_within
 from flows.shared_stages import ingest, preflight, score_untrained
 from flows.stages import REFUSED, Context, StageFailed, stage
 from flows.tags import run_tags
@@ -73,6 +75,7 @@ def evaluate(
     except BaseException:  # a cancellation arrives as TerminationSignal, which is no Exception
         if tracker:
             tracker.give_up("KILLED", "cancelled")
+        leave_within(10, 128 + signal.SIGTERM)
         raise
     get_run_logger().info("per-question results: %s", result["results"])
     return Completed(message=f"{model or settings.model.name}: {score_text(result)}")

@@ -4,6 +4,7 @@ python -m flows.grpo deployments/gsm8k.yaml training.learning_rate=1e-5 --until 
 prefect deployment run grpo/gsm8k --param 'overrides={"training.learning_rate": 1e-5}'
 """
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from prefect.states import Completed, Failed
 
 from flows.artifacts import completions_table, measured, publish, show_gate
 from flows.hooks import end_record
+from flows.leaving import leave_within
 from flows.run_id import run_id
 from flows.shared_stages import ingest, preflight, score_untrained
 from flows.stages import REFUSED, Context, StageFailed, log_line, stage
@@ -192,6 +194,7 @@ def grpo(
     except BaseException:  # a cancellation arrives as TerminationSignal, which is no Exception
         if tracker:
             tracker.give_up("KILLED", "cancelled")
+        leave_within(10, 128 + signal.SIGTERM)
         raise
 
 

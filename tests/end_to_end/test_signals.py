@@ -1,0 +1,49 @@
+"""A command that is asked to end does so in time, also where the Prefect server is asked to end with it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import psutil
+import pytest
+from faults import left_of, process_family, steps_done
+from sandbox import PROJECT, Sandbox, write_config
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_command_ends_within_half_a_minute_though_its_prefect_server_has_ended_before(
+    tmp_path, tiny_settings: dict[str, Any], untrained_model
+):
+    """As when a terminal is closed, or a container is stopped: the whole process group gets the signal."""
+    place = Sandbox(tmp_path)  # so it starts a Prefect server of its own
+    settings = tiny_settings | {"model": tiny_settings["model"] | {"name": str(untrained_model)}}
+    settings["evaluation"] = settings["evaluation"] | {"every_steps": None, "limit": 8}
+    settings["training"] = settings["training"] | {"max_steps": 2000, "save_steps": 500}
+    config = write_config(tmp_path / "long.yaml", settings)
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "flows.grpo", str(config)],
+            cwd=PROJECT,
+            env=place.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    deadline = time.monotonic() + 240
+    while not any(steps_done(path.parent) >= 3 for path in place.runs.glob("*/run.json")):
+        assert process.poll() is None and time.monotonic() < deadline, (tmp_path / "log").read_text()[-2000:]
+        time.sleep(0.2)
+    family = process_family(process.pid)
+    assert any("uvicorn" in " ".join(one.cmdline()) for one in family if one.status() != psutil.STATUS_ZOMBIE)
+    os.killpg(process.pid, signal.SIGTERM)
+    asked = time.monotonic()
+    assert process.wait(45) == 128 + signal.SIGTERM
+    assert time.monotonic() - asked < 30
+    assert left_of(family, within=5) == []
+    [recorded] = place.mlflow_runs()
+    assert (recorded.info.status, recorded.data.tags["outcome"]) == ("KILLED", "cancelled")
