@@ -216,6 +216,14 @@ def test_bug_gold_split_on_three_marks_in_the_reward() -> None:
     assert "mine gives 0 instead of 2 to 8 of 8 golds written in the asked format, first to row 0 (id made-0)" in said
 
 
+def test_a_reward_that_gives_golds_more_than_it_declares_is_held_to_its_word() -> None:
+    def score(text: str, gold: str) -> float:
+        return 3.0 if extract_xml_answer(text).strip().replace(",", "") == gold else 0.0
+
+    said = check(own(per_completion(score, "answer"), maximum=1.0, gold_column="answer"), ROWS).failures[0]
+    assert "mine gives 3, more than the maximum of 1 that it declares, to 8 of 8 golds, first to row 0" in said
+
+
 def test_bug_commas_kept_in_the_gold() -> None:
     def score(text: str, gold: str) -> float:
         return 2.0 if extract_xml_answer(text).strip() == gold else 0.0
@@ -653,6 +661,7 @@ def test_golds_are_spoiled_and_respelled_exactly() -> None:
         "times ten plus one": "181",
         "sign flipped": "-18",
     }
+    assert perturbed("5.0")["' or 6' appended"] == "5.0 or 6"  # where "or 5" would say the same again
     assert "sign flipped" not in perturbed("0") and "sign flipped" not in perturbed("0.0")
     assert perturbed("-0.5")["sign flipped"] == "0.5"
     assert set(perturbed("\\frac{1}{2}")) == {"' or 5' appended"}
