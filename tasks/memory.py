@@ -15,6 +15,7 @@ import functools
 import operator
 import re
 import signal
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -70,7 +71,7 @@ class Signs:
 
     def __init__(self) -> None:
         self._kills = kernel_kills()
-        self._raised: list[str] = []
+        self._raised: deque[str] = deque(maxlen=2)
         self._killed = False
 
     def line(self, line: str) -> None:
@@ -95,7 +96,7 @@ class Signs:
 
     def _last_words(self) -> str | None:
         """The exception that ended the worker, or of an engine the one before, if it was for want of memory."""
-        for line in self._raised[-2:]:
+        for line in self._raised:
             if _NO_ROOM.search(line) or _NOTHING_LEFT.search(line):
                 return line
         return None
