@@ -10,7 +10,6 @@ from typing import Any
 import httpx
 from prefect import State
 
-from flows.leaving import leave_within
 from tasks.config import Config, load, parse_override
 from tasks.errors import UserError
 
@@ -86,5 +85,4 @@ def run_to_end(flow: Callable[[], State]) -> int:
     state = flow()
     code = 0 if state.is_completed() else 1
     print(state.message if code == 0 else f"error: {state.message}", file=sys.stdout if code == 0 else sys.stderr)
-    leave_within(15, code)
     return code

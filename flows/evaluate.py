@@ -85,5 +85,6 @@ if __name__ == "__main__":
     import sys
 
     from flows.command_line import evaluate_main
+    from flows.leaving import leave
 
-    sys.exit(evaluate_main(sys.argv[1:], evaluate))
+    leave(evaluate_main(sys.argv[1:], evaluate))

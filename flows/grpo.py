@@ -208,5 +208,6 @@ if __name__ == "__main__":
     import sys
 
     from flows.command_line import grpo_main
+    from flows.leaving import leave
 
-    sys.exit(grpo_main(sys.argv[1:], grpo, STAGES))
+    leave(grpo_main(sys.argv[1:], grpo, STAGES))

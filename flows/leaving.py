@@ -2,9 +2,17 @@
 
 import contextlib
 import os
+import sys
 import threading
+from typing import NoReturn
 
 import psutil
+
+
+def leave(code: int) -> NoReturn:
+    """Exit, within some seconds at the most."""
+    leave_within(15, code)
+    sys.exit(code)
 
 
 def leave_within(seconds: float, code: int) -> None:
@@ -14,12 +22,12 @@ def leave_within(seconds: float, code: int) -> None:
     a server that is gone, as the one is that it has started for this process when both are asked to end.
     """
 
-    def leave() -> None:
+    def end() -> None:
         for child in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):
                 child.kill()
         os._exit(code)
 
-    timer = threading.Timer(seconds, leave)
+    timer = threading.Timer(seconds, end)
     timer.daemon = True
     timer.start()

@@ -20,6 +20,7 @@ from prefect.states import Pending, Scheduled
 
 from flows.command_line import check_prefect, run_to_end
 from flows.grpo import grpo
+from flows.leaving import leave
 from flows.run_id import RESUMED
 from tasks.errors import UserError
 from tasks.run import Run, read_json, runs_root
@@ -87,4 +88,4 @@ def _flow_run(run_id: str) -> FlowRun | None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    leave(main(sys.argv[1:]))
