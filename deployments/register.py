@@ -1,13 +1,12 @@
 """Register at the Prefect server what the deployments need beside themselves; `make up` runs this first.
 
-python deployments/register.py [AUTOMATIONS]
+python deployments/register.py
 
 The work pool `grpo`, the concurrency limit `gpu`, and the automations of automations.yaml. What is there stays as it
 is, except for the automations, which are made to be those of the file.
 """
 
 import asyncio
-import sys
 from pathlib import Path
 
 import yaml
@@ -19,11 +18,11 @@ from prefect.exceptions import ObjectNotFound
 AUTOMATIONS = Path(__file__).with_name("automations.yaml")
 
 
-async def register(automations: Path = AUTOMATIONS) -> None:
+async def register() -> None:
     async with get_client() as client:
         await _pool(client)
         await _limit(client)
-        await _automations(client, automations)
+        await _automations(client)
 
 
 async def _pool(client: PrefectClient) -> None:
@@ -41,9 +40,9 @@ async def _limit(client: PrefectClient) -> None:
         await client.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name="gpu", limit=1))
 
 
-async def _automations(client: PrefectClient, path: Path) -> None:
+async def _automations(client: PrefectClient) -> None:
     known = {one.name: one.id for one in await client.read_automations()}
-    for values in yaml.safe_load(path.read_text(encoding="utf-8"))["automations"]:
+    for values in yaml.safe_load(AUTOMATIONS.read_text(encoding="utf-8"))["automations"]:
         automation = AutomationCore.model_validate(values)
         if automation.name in known:
             await client.update_automation(known[automation.name], automation)
@@ -52,4 +51,4 @@ async def _automations(client: PrefectClient, path: Path) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(register(*map(Path, sys.argv[1:])))
+    asyncio.run(register())
