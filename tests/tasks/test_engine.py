@@ -16,13 +16,14 @@ GPU_CONFIGURATIONS = [
 
 @pytest.mark.parametrize("path", GPU_CONFIGURATIONS, ids=lambda path: path.stem)
 @pytest.mark.parametrize("with_adapter", [False, True])
-def test_every_shipped_configuration_gives_arguments_that_vllm_takes(path: Path, with_adapter: bool, monkeypatch):
+def test_every_shipped_configuration_gives_arguments_that_vllm_takes(path: Path, with_adapter: bool, tmp_path: Path):
     from vllm import EngineArgs
 
     from tasks.generate import vllm_arguments
 
     config = load(path)
-    arguments = vllm_arguments(config, config.model.name, 640, on_cpu=False, with_adapter=with_adapter)
+    # An existing folder as the model: a name would be looked up on the hub, where HF_HUB_OFFLINE allows none.
+    arguments = vllm_arguments(config, str(tmp_path), 640, on_cpu=False, with_adapter=with_adapter)
     taken = EngineArgs(**arguments)
     assert taken.gpu_memory_utilization == config.evaluation.vllm_memory and not taken.enforce_eager
     assert taken.enable_lora == with_adapter and taken.load_format == "safetensors"
