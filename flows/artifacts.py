@@ -11,7 +11,7 @@ from prefect.artifacts import create_markdown_artifact
 from tasks.config import Config
 from tasks.metrics import series
 from tasks.outcome import Outcome
-from tasks.report import before_after_table, before_after_text, verdict, write_report
+from tasks.report import before_after_table, before_after_text, interruptions, verdict, write_report
 from tasks.run import Run
 from tasks.tracking import Tracker
 
@@ -28,6 +28,8 @@ def publish(run: Run, config: Config, tracker: Tracker, outcome: Outcome, versio
         "model version": tracker.version_link(version["name"], version["version"]),
         "run folder": str(run.folder),
     }
+    if again := interruptions(run):
+        tracker.tags({"begun_more_than_once": again})
     report = write_report(run, config, outcome, version=version, links=links)
     for path in (report, report.with_name("curve.png")):
         tracker.artifact(path, "report")

@@ -4,7 +4,6 @@ python -m flows.evaluate deployments/gsm8k.yaml --model models:/grpo-gsm8k@champ
 prefect deployment run evaluate/gsm8k --param model=Qwen/Qwen2.5-1.5B-Instruct
 """
 
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
 from flows.hooks import end_record
-from flows.leaving import leave_within
+from flows.leaving import leaving_in_time
 from flows.shared_stages import ingest, preflight, score_untrained
 from flows.stages import REFUSED, Context, StageFailed, stage
 from flows.tags import run_tags
@@ -41,7 +40,6 @@ def evaluate(
             null takes the configuration's own.
         overrides: dotted settings on top.
     """
-    tracker: Tracker | None = None
     try:
         settings = load(config, overrides)
         if model:
@@ -49,36 +47,32 @@ def evaluate(
             settings = load(config, (overrides or {}) | {"model.name": name})
         run = Run.open(str(flow_run.id))
         run.claim()
-        settings.write(run.folder / "config.yaml")
-        context = Context(run, settings)
-        found = preflight(context)
-        data = ingest(context)
-        tracker = Tracker.open(
-            settings.registry,
-            run,
-            name=f"evaluate {model or settings.model.name}",
-            params=settings.dump(),
-            tags=run_tags(settings, data) | {"model": model or settings.model.name},
-        )
+    except UserError as error:
+        return Failed(name=REFUSED, message=str(error))
+    settings.write(run.folder / "config.yaml")
+    try:
+        with leaving_in_time():
+            return _run(Context(run, settings), model or settings.model.name)
+    except (StageFailed, UserError) as failure:
+        return Failed(message=str(failure))
+
+
+def _run(context: Context, model: str) -> State:
+    found = preflight(context)
+    data = ingest(context)
+    with Tracker.open(
+        context.config.registry,
+        context.run,
+        name=f"evaluate {model}",
+        params=context.config.dump(),
+        tags=run_tags(context.config, data) | {"model": model},
+    ) as tracker:
         result = score(context, data, found["model"])
         tracker.evaluation("eval", result)
         tracker.artifact(Path(result["results"]), "evaluation")
         tracker.finish("FINISHED")
-    except (StageFailed, UserError) as failure:
-        if tracker:
-            tracker.give_up("FAILED", "failed")
-        return Failed(name=REFUSED, message=str(failure))
-    except Exception:
-        if tracker:
-            tracker.give_up("FAILED", "failed")
-        raise
-    except BaseException:  # a cancellation arrives as TerminationSignal, which is no Exception
-        if tracker:
-            tracker.give_up("KILLED", "cancelled")
-        leave_within(10, 128 + signal.SIGTERM)
-        raise
     get_run_logger().info("per-question results: %s", result["results"])
-    return Completed(message=f"{model or settings.model.name}: {score_text(result)}")
+    return Completed(message=f"{model}: {score_text(result)}")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ python -m flows.grpo deployments/gsm8k.yaml training.learning_rate=1e-5 --until 
 prefect deployment run grpo/gsm8k --param 'overrides={"training.learning_rate": 1e-5}'
 """
 
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from prefect.states import Completed, Failed
 
 from flows.artifacts import completions_table, measured, publish, show_gate
 from flows.hooks import end_record
-from flows.leaving import leave_within
+from flows.leaving import leaving_in_time
 from flows.run_id import run_id
 from flows.shared_stages import ingest, preflight, score_untrained
 from flows.stages import REFUSED, Context, StageFailed, log_line, stage
@@ -140,65 +139,66 @@ def grpo(
     settings.write(run.folder / "config.yaml")
     write_json(run.folder / "run.json", {"until": until})
     get_run_logger().info("run folder: %s", run.folder)
-    context = Context(run, settings)
-    tracker: Tracker | None = None
     try:
-        # What needs the model is tried first; the gates alone need none, and run on any machine.
-        found = preflight(context) if until not in GATES else {}
-        data = ingest(context)
-        if until == "ingest":
-            return _done(until)
-        validated = validate(context, data)
-        data = validated["data"]
-        if until == "validate":
-            return _done(until)
-        checked = check_rewards(context, data)
-        if until == "check_rewards":
-            return _done(until)
-        lengths = prompt_lengths(context, data, found["model"])
-        needs = estimate(context, found, lengths)
-        # Only what has passed the gates appears in MLflow.
-        tracker = Tracker.open(
-            settings.registry, run, name=flow_run.name, params=settings.dump(), tags=run_tags(settings, data)
-        )
+        with leaving_in_time():
+            return _run(Context(run, settings), until)
+    except (StageFailed, UserError) as failure:
+        return Failed(message=str(failure))
+
+
+def _run(context: Context, until: Stage) -> State:
+    """The gates, and what comes after them."""
+    # What needs the model is tried first; the gates alone need none, and run on any machine.
+    found = preflight(context) if until not in GATES else {}
+    data = ingest(context)
+    if until == "ingest":
+        return _stopped(until)
+    validated = validate(context, data)
+    data = validated["data"]
+    if until == "validate":
+        return _stopped(until)
+    checked = check_rewards(context, data)
+    if until == "check_rewards":
+        return _stopped(until)
+    lengths = prompt_lengths(context, data, found["model"])
+    needs = estimate(context, found, lengths)
+    # Only what has passed the gates appears in MLflow.
+    settings = context.config
+    with Tracker.open(
+        settings.registry, context.run, name=flow_run.name, params=settings.dump(), tags=run_tags(settings, data)
+    ) as tracker:
         record_gates(context, tracker, validated, checked)
         tracker.metrics({f"estimate/{name}": value for name, value in needs.items()})
-        before = baseline(context, data, found["model"])
-        tracker.evaluation("baseline", before)
-        if until == "baseline":
-            return _done(until, tracker)
-        trained = train(context, tracker, data, found["model"])
-        tracker.metrics({f"measured/{name}": value for name, value in measured(context.run, trained).items()})
-        if until == "train":
-            return _done(until, tracker)
-        after = evaluate(context, data, trained)
-        tracker.evaluation("eval", after, step=trained["steps"])
-        outcome = Outcome(data, trained, before, after)
-        tracker.comparison(outcome.gain, step=trained["steps"])
-        if until == "evaluate":
-            return _done(until, tracker)
-        version = register(context, tracker, outcome)
-        publish(run, settings, tracker, outcome, version)
-        if not settings.training.keep_checkpoints:
-            prune_checkpoints(run)
-        tracker.finish("FINISHED", version["outcome"])
-        return Completed(message=f"{version['name']} version {version['version']}: {version['outcome']}")
-    except (StageFailed, UserError) as failure:
-        if tracker:
-            tracker.give_up("FAILED", "failed")
-        return Failed(message=str(failure))
-    except Exception:
-        if tracker:
-            tracker.give_up("FAILED", "failed")
-        raise
-    except BaseException:  # a cancellation arrives as TerminationSignal, which is no Exception
-        if tracker:
-            tracker.give_up("KILLED", "cancelled")
-        leave_within(10, 128 + signal.SIGTERM)
-        raise
+        return _train_and_judge(context, tracker, until, data, found["model"])
 
 
-def _done(until: Stage, tracker: Tracker | None = None) -> State:
+def _train_and_judge(
+    context: Context, tracker: Tracker, until: Stage, data: dict[str, Any], model: dict[str, str]
+) -> State:
+    """From the model as it is to a version in the registry."""
+    before = baseline(context, data, model)
+    tracker.evaluation("baseline", before)
+    if until == "baseline":
+        return _stopped(until, tracker)
+    trained = train(context, tracker, data, model)
+    tracker.metrics({f"measured/{name}": value for name, value in measured(context.run, trained).items()})
+    if until == "train":
+        return _stopped(until, tracker)
+    after = evaluate(context, data, trained)
+    tracker.evaluation("eval", after, step=trained["steps"])
+    outcome = Outcome(data, trained, before, after)
+    tracker.comparison(outcome.gain, step=trained["steps"])
+    if until == "evaluate":
+        return _stopped(until, tracker)
+    version = register(context, tracker, outcome)
+    publish(context.run, context.config, tracker, outcome, version)
+    if not context.config.training.keep_checkpoints:
+        prune_checkpoints(context.run)
+    tracker.finish("FINISHED", version["outcome"])
+    return Completed(message=f"{version['name']} version {version['version']}: {version['outcome']}")
+
+
+def _stopped(until: Stage, tracker: Tracker | None = None) -> State:
     if tracker:
         tracker.finish("FINISHED", "stopped")
     return Completed(message=f"stopped after {until}, as asked")

@@ -436,7 +436,7 @@ class WatchSettings(Section):
 
 
 class EvaluationSettings(Section):
-    """Greedy evaluation before, during and after training, all by one protocol."""
+    """Evaluation before, during and after training, all by one protocol: greedy, and sampled besides if asked for."""
 
     engine: Literal["auto", "vllm", "transformers"] = Field(
         "auto", description="What generates; auto takes vLLM where it is installed and says so."
@@ -452,6 +452,20 @@ class EvaluationSettings(Section):
     correct_by: str | None = Field(
         None,
         description="The reward whose full marks mean a right answer; null takes the first that looks at the gold.",
+    )
+    samples: int | None = Field(
+        None,
+        ge=2,
+        description="So many sampled completions per test question besides the greedy one, for pass@k and the answer "
+        "of their majority; null: none. Models are promoted by the greedy ones.",
+    )
+    temperature: float = Field(0.7, gt=0, le=2, description="Of the sampled completions.")
+    top_p: float = Field(1.0, gt=0, le=1, description="Of the sampled completions.")
+    processes: int | None = Field(
+        None,
+        ge=1,
+        description="Processes that share the questions, each with the whole model and, on GPUs, one of them; null "
+        "takes the GPUs that training has (training.processes and those of its vllm_server), and one process on a CPU.",
     )
     batch_size: int = Field(16, ge=1, description="Prompts at a time with transformers.")
     vllm_memory: float = Field(0.85, gt=0, lt=1, description="The share of the GPU's memory that vLLM may take.")
@@ -511,6 +525,16 @@ class Config(Section):
     def max_new_tokens(self) -> int:
         """The longest completion in an evaluation, in tokens."""
         return self.evaluation.max_new_tokens or self.training.grpo.get("max_completion_length", 256)
+
+    @property
+    def evaluation_processes(self) -> int:
+        """How many processes share the questions of an evaluation."""
+        if self.evaluation.processes:
+            return self.evaluation.processes
+        if self.training.grpo.get("use_cpu"):
+            return 1
+        server = self.training.vllm_server
+        return self.training.processes + (server.gpus if server else 0)
 
     @property
     def concurrency_limit(self) -> str | None:

@@ -5,11 +5,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+import pyarrow.parquet as pq
+
 from rewards.registry import is_registered
 from tasks.config import Config
+from tasks.devices import visible_devices
 from tasks.memory import Relief, smaller_evaluation
 from tasks.run import Run, digest, read_json, source_digest, stored, write_json
-from tasks.supervise import run_job
+from tasks.summary import sampled_summary, summary
+from tasks.supervise import Part, run_jobs
 
 
 def evaluate(
@@ -25,33 +30,84 @@ def evaluate(
 ) -> dict[str, Any]:
     """Score `model` (with `adapter` on top, if any) on the Parquet file `rows`; give the summary.
 
-    The summary holds `accuracy`, `accuracy_flexible` and `reward` with their standard errors, and `results`, the
-    per-question Parquet file in `folder`. Where memory runs out, less is done at a time. Raises UserError or
-    WorkerFailed as `run_job` does.
+    The summary holds `accuracy`, `accuracy_flexible` and `reward` with their standard errors, the same of the sampled
+    completions, if there are any, as `sampled/NAME`, and `results`, the per-question Parquet file in `folder`. Where
+    memory runs out, less is done at a time. Raises UserError or WorkerFailed as `run_jobs` does.
     """
+    shares = min(config.evaluation_processes, _questions(rows, config))
+    on_cpu = bool(config.training.grpo.get("use_cpu"))
 
     def work(settings: Config) -> dict[str, Any]:
-        job = {
-            "config": settings.dump(),
-            "rows": str(rows),
-            "limit": settings.evaluation.limit,
-            "model": model,
-            "adapter": str(adapter) if adapter else None,
-            "results": str(folder / "results.parquet"),
-        }
-        return run_job(
+        jobs = [
+            {
+                "config": settings.dump(),
+                "rows": str(rows),
+                "limit": settings.evaluation.limit,
+                "share": [share, shares],
+                "model": model,
+                "adapter": str(adapter) if adapter else None,
+                "results": str(folder / f"results.{share}"),
+                "samples": str(folder / f"samples.{share}"),
+            }
+            for share in range(shares)
+        ]
+        # One GPU for each; a single process finds its own.
+        devices = [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in visible_devices(shares)]
+        parts = [
+            Part(
+                job,
+                folder / f"share-{share}" if share else folder,
+                folder / f"share-{share}" / "log" if share else run.log_file(stage),
+                {} if on_cpu or shares == 1 else devices[share],
+            )
+            for share, job in enumerate(jobs)
+        ]
+        found = run_jobs(
             "tasks.evaluate_worker",
-            job,
-            folder,
-            log=run.log_file(stage),
+            parts,
             on_line=on_line,
             environment=QUIET,
             time_limit=settings.evaluation.time_limit,
             limit_setting="evaluation.time_limit",
         )
+        results = _together(folder, "results")
+        scores = summary(results)
+        if settings.evaluation.samples:
+            scores |= sampled_summary(_together(folder, "samples"))
+        return scores | {
+            "engine": found[0]["engine"],
+            "seconds": max(one["seconds"] for one in found),
+            "tokens": int(results["tokens"].sum()),
+            "too_long": found[0]["too_long"],
+            "results": str(folder / "results.parquet"),
+        }
 
     folder.mkdir(exist_ok=True)
     return Relief(folder / "memory.json", (smaller_evaluation,)).run(config, work, on_line)
+
+
+def _questions(rows: Path, config: Config) -> int:
+    """How many are asked."""
+    count: int = pq.read_metadata(rows).num_rows
+    return min(count, config.evaluation.limit or count)
+
+
+def _together(folder: Path, name: str) -> pd.DataFrame:
+    """The tables of all shares as one, in `NAME.parquet` instead of them, in the order of the questions."""
+    files = sorted(folder.glob(f"{name}.[0-9]*"), key=lambda file: int(file.suffix[1:]))
+    tables = [pd.read_parquet(file) for file in files]
+    # Shares take questions in turn, so the first of each come first.
+    turns = pd.concat(
+        [
+            table.assign(turn=table["id"].ne(table["id"].shift()).cumsum(), share=share)
+            for share, table in enumerate(tables)
+        ]
+    )
+    table = turns.sort_values(["turn", "share"], kind="stable").drop(columns=["turn", "share"]).reset_index(drop=True)
+    table.to_parquet(folder / f"{name}.parquet")
+    for file in files:
+        file.unlink()
+    return table
 
 
 def baseline(
@@ -75,11 +131,14 @@ def baseline(
             "user code": user_code(config),
             # What a reward from a package of the user's calls cannot be told, so its scores belong to this run alone.
             "run": None if all(_is_known(reward.name) for reward in config.rewards.functions) else run.id,
-            "evaluation": config.evaluation.model_dump(mode="json", exclude={"examples", "every_steps", "time_limit"}),
+            "evaluation": config.evaluation.model_dump(
+                mode="json", exclude={"examples", "every_steps", "time_limit", "processes"}
+            ),
             "max_new_tokens": config.max_new_tokens,
             "gold": config.data.gold,
             "code": source_digest(
-                "rewards/*.py", *(f"tasks/{name}.py" for name in ("evaluate_worker", "generate", "prompts", "scoring"))
+                "rewards/*.py",
+                *(f"tasks/{name}.py" for name in ("evaluate_worker", "generate", "prompts", "scoring", "summary")),
             ),
             "transformers": version("transformers"),
         }

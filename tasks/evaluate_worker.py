@@ -1,6 +1,7 @@
-"""Worker: greedy answers of one model to one split, scored. Started by `tasks.evaluate`."""
+"""Worker: one model's answers to one split, or to its share of it, scored. Started by `tasks.evaluate`."""
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,15 +9,19 @@ import pandas as pd
 
 from tasks.config import Config
 from tasks.errors import UserError
-from tasks.generate import make_engine
+from tasks.generate import Completion, Engine, Sampling, make_engine
 from tasks.models import load_tokenizer
 from tasks.prompts import build_prompt, encode
-from tasks.scoring import Scorer, summary
+from tasks.scoring import Scorer
 from tasks.worker import run_worker
 
 
 def evaluate(job: dict[str, Any]) -> dict[str, Any]:
-    """Score the model of `job` on the Parquet file `job["rows"]`; results go to `job["results"]`."""
+    """Let the model of `job` answer its share of the Parquet file `job["rows"]`.
+
+    The scored greedy completions go to `job["results"]`, the sampled ones, where `evaluation.samples` asks for some, to
+    `job["samples"]`.
+    """
     config = Config.model_validate(job["config"])
     rows = pd.read_parquet(job["rows"])
     if job["limit"]:
@@ -24,30 +29,42 @@ def evaluate(job: dict[str, Any]) -> dict[str, Any]:
     tokenizer = load_tokenizer(job["model"], config.model, config.prompt)
     prompts = [build_prompt(question, config.prompt) for question in rows["question"]]
     ids = encode(prompts, tokenizer, config.prompt)
-    asked = len(rows)
-    kept = [place for place, prompt in enumerate(ids) if len(prompt) <= (config.prompt.max_tokens or len(prompt))]
-    if not kept:
-        raise UserError("every prompt is longer than prompt.max_tokens; raise it, or shorten the system prompt")
+    share, shares = job["share"]
+    fitting = [place for place, prompt in enumerate(ids) if len(prompt) <= (config.prompt.max_tokens or len(prompt))]
+    if len(fitting) < shares:
+        raise UserError(
+            f"only {len(fitting)} of {len(ids)} prompts are within prompt.max_tokens ({config.prompt.max_tokens}); "
+            "raise it, or shorten the system prompt"
+        )
+    kept = fitting[share::shares]
+    longest = max(len(ids[place]) for place in fitting) + config.max_new_tokens
     rows = rows.iloc[kept].reset_index(drop=True)
+    too_long = len(ids) - len(fitting)
     prompts, ids = [prompts[place] for place in kept], [ids[place] for place in kept]
-    longest = max(map(len, ids)) + config.max_new_tokens
     adapter = Path(job["adapter"]) if job["adapter"] else None
     scorer = Scorer.of(config)
     engine = make_engine(config, job["model"], adapter, tokenizer, longest)
-    started = time.monotonic()
-    completions = engine.generate(ids, config.max_new_tokens)
-    seconds = time.monotonic() - started
-    table = scorer.score(rows, prompts, completions)
+    completions, seconds = _timed(engine, ids, Sampling(config.max_new_tokens))
+    table = scorer.score(rows, prompts, [one for [one] in completions])
     table.to_parquet(job["results"])
-    tokens = int(table["tokens"].sum())
-    print(f"{len(rows)} completions, {tokens} tokens in {seconds:.1f} s ({tokens / seconds:.0f} tokens/s)", flush=True)
-    return summary(table) | {
-        "engine": engine.name,
-        "seconds": round(seconds, 2),
-        "tokens": tokens,
-        "too_long": asked - len(rows),
-        "results": job["results"],
-    }
+    if n := config.evaluation.samples:
+        how = Sampling(config.max_new_tokens, n, config.evaluation.temperature, config.evaluation.top_p)
+        sampled, _ = _timed(engine, ids, how)
+        repeated = rows.loc[rows.index.repeat(n)].reset_index(drop=True)
+        again = [prompt for prompt in prompts for _ in range(n)]
+        scorer.score(repeated, again, [one for group in sampled for one in group]).to_parquet(job["samples"])
+    return {"engine": engine.name, "seconds": seconds, "too_long": too_long}
+
+
+def _timed(engine: Engine, ids: Sequence[list[int]], sampling: Sampling) -> tuple[list[list[Completion]], float]:
+    """The completions, and the seconds that they took."""
+    started = time.monotonic()
+    completions = engine.generate(ids, sampling)
+    seconds = time.monotonic() - started
+    tokens = sum(one.tokens for group in completions for one in group)
+    count = len(ids) * sampling.n
+    print(f"{count} completions, {tokens} tokens in {seconds:.1f} s ({tokens / seconds:.0f} tokens/s)", flush=True)
+    return completions, round(seconds, 2)
 
 
 if __name__ == "__main__":

@@ -35,12 +35,24 @@ class Completion:
     finished: bool
 
 
+@dataclass(frozen=True)
+class Sampling:
+    """How prompts are continued: greedily at temperature 0, else by `n` completions of each."""
+
+    max_new_tokens: int
+    n: int = 1
+    temperature: float = 0.0
+    top_p: float = 1.0
+
+
 class Engine(Protocol):
     """Something that continues prompts."""
 
     name: str
 
-    def generate(self, prompts: Sequence[list[int]], max_new_tokens: int) -> list[Completion]: ...
+    def generate(self, prompts: Sequence[list[int]], sampling: Sampling) -> list[list[Completion]]:
+        """`sampling.n` completions of each prompt."""
+        ...
 
 
 def runs_on_cpu(config: Config) -> bool:
@@ -49,12 +61,20 @@ def runs_on_cpu(config: Config) -> bool:
 
 
 class VLLMEngine:
-    """vLLM's offline engine. On a GPU the LoRA adapter is served beside the base weights; on a CPU, where vLLM's LoRA
-    layers are many times slower than plain ones, it is merged into them first."""
+    """vLLM's offline engine, with a LoRA adapter served beside the base weights or merged into them first."""
 
-    def __init__(self, config: Config, path: str, adapter: Path | None, tokenizer: Any, max_tokens: int) -> None:
+    def __init__(
+        self,
+        config: Config,
+        path: str,
+        adapter: Path | None,
+        tokenizer: Any,
+        max_tokens: int,
+        *,
+        on_cpu: bool,
+        serve_adapter: bool,
+    ) -> None:
         """`max_tokens` is the longest prompt and completion together."""
-        on_cpu = runs_on_cpu(config)
         if on_cpu:
             os.environ.update(cpu.prepare_environment(config))
         from vllm import LLM
@@ -62,29 +82,36 @@ class VLLMEngine:
 
         self.name = "vllm"
         self.tokenizer = tokenizer
-        served = adapter if adapter and not on_cpu else None
+        served = adapter if serve_adapter else None
+        merged = adapter if not serve_adapter else None
         self.request = LoRARequest("adapter", 1, str(served)) if served else None
-        with _merged(config, path, adapter, tokenizer) if adapter and on_cpu else nullcontext(path) as weights:
+        with _merged(config, path, merged, tokenizer, on_cpu) if merged else nullcontext(path) as weights:
             self.llm = LLM(
                 **vllm_arguments(config, weights, max_tokens, on_cpu=on_cpu, with_adapter=served is not None)
             )
 
-    def generate(self, prompts: Sequence[list[int]], max_new_tokens: int) -> list[Completion]:
+    def generate(self, prompts: Sequence[list[int]], sampling: Sampling) -> list[list[Completion]]:
         from vllm import SamplingParams
         from vllm.inputs import TokensPrompt
 
-        params = SamplingParams(temperature=0.0, max_tokens=max_new_tokens, detokenize=False)
+        params = SamplingParams(
+            n=sampling.n,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            max_tokens=sampling.max_new_tokens,
+            detokenize=False,
+        )
         outputs = self.llm.generate(
             [TokensPrompt(prompt_token_ids=ids) for ids in prompts],
             params,
             lora_request=self.request,
             use_tqdm=progress_bar,
         )
-        texts = self.tokenizer.batch_decode([out.outputs[0].token_ids for out in outputs], skip_special_tokens=True)
-        return [
-            Completion(text, len(out.outputs[0].token_ids), out.outputs[0].finish_reason == "stop")
-            for text, out in zip(texts, outputs, strict=True)
-        ]
+        return [[self._completion(one) for one in output.outputs] for output in outputs]
+
+    def _completion(self, output: Any) -> Completion:
+        text = self.tokenizer.decode(output.token_ids, skip_special_tokens=True)
+        return Completion(text, len(output.token_ids), output.finish_reason == "stop")
 
 
 def vllm_arguments(
@@ -103,8 +130,9 @@ def vllm_arguments(
         "seed": 0,
     }
     if on_cpu:  # where the memory is RAM, of which vllm_kv_cache_gib is the share that counts
-        return arguments | {"gpu_memory_utilization": 0.5, "enforce_eager": True, "block_size": cpu.BLOCK_SIZE}
-    arguments["gpu_memory_utilization"] = config.evaluation.vllm_memory
+        arguments |= {"gpu_memory_utilization": 0.5, "enforce_eager": True, "block_size": cpu.BLOCK_SIZE}
+    else:
+        arguments["gpu_memory_utilization"] = config.evaluation.vllm_memory
     if with_adapter:
         arguments |= {"enable_lora": True, "max_lora_rank": _served_rank(config.training.lora)}
     return arguments
@@ -120,25 +148,29 @@ class TransformersEngine:
         self.ends = sorted({tokenizer.eos_token_id, *([ends] if isinstance(ends, int) else ends or [])})
 
     @torch.inference_mode()
-    def generate(self, prompts: Sequence[list[int]], max_new_tokens: int) -> list[Completion]:
+    def generate(self, prompts: Sequence[list[int]], sampling: Sampling) -> list[list[Completion]]:
+        how: dict[str, Any] = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
+        if sampling.temperature > 0:
+            how = {"do_sample": True, "temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": 0}
+            torch.manual_seed(0)
         order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
-        completions: dict[int, Completion] = {}
+        completions: dict[int, list[Completion]] = {}
         bar = progress_bar(total=len(prompts), desc="generating")
-        for start in range(0, len(order), self.batch_size):
-            batch = order[start : start + self.batch_size]
+        at_a_time = max(1, self.batch_size // sampling.n)
+        for start in range(0, len(order), at_a_time):
+            batch = order[start : start + at_a_time]
             padded = self.tokenizer.pad({"input_ids": [prompts[i] for i in batch]}, return_tensors="pt")
             output = self.model.generate(
                 **padded.to(self.model.device),
-                max_new_tokens=max_new_tokens,
-                do_sample=False,
-                temperature=None,
-                top_p=None,
-                top_k=None,
+                **how,
+                max_new_tokens=sampling.max_new_tokens,
+                num_return_sequences=sampling.n,
                 pad_token_id=self.tokenizer.pad_token_id,
                 eos_token_id=self.ends,
             )[:, padded["input_ids"].shape[1] :]
-            for index, row in zip(batch, output.tolist(), strict=True):
-                completions[index] = self._completion(row)
+            written = [self._completion(row) for row in output.tolist()]
+            for place, index in enumerate(batch):
+                completions[index] = written[place * sampling.n : (place + 1) * sampling.n]
             bar.update(len(batch))
         bar.close()
         return [completions[index] for index in range(len(prompts))]
@@ -153,9 +185,11 @@ def make_engine(config: Config, path: str, adapter: Path | None, tokenizer: Any,
     """The engine that `evaluation.engine` asks for, with the model loaded."""
     name, why = choose_engine(config)
     print(f"generating with {name}: {why}", flush=True)
-    if name == "vllm":
-        return VLLMEngine(config, path, adapter, tokenizer, max_tokens)
     on_cpu = runs_on_cpu(config)
+    if name == "vllm":
+        # On a CPU vLLM's LoRA layers are many times slower than plain ones.
+        serve = adapter is not None and not on_cpu
+        return VLLMEngine(config, path, adapter, tokenizer, max_tokens, on_cpu=on_cpu, serve_adapter=serve)
     model = _load_merged(config, path, adapter, on_cpu) if adapter else load_model(path, config.model, on_cpu)
     return TransformersEngine(model.to("cpu" if on_cpu else "cuda").eval(), tokenizer, config.evaluation.batch_size)
 
@@ -167,10 +201,10 @@ def _load_merged(config: Config, path: str, adapter: Path, on_cpu: bool) -> Any:
 
 
 @contextmanager
-def _merged(config: Config, path: str, adapter: Path, tokenizer: Any) -> Iterator[str]:
+def _merged(config: Config, path: str, adapter: Path, tokenizer: Any, on_cpu: bool) -> Iterator[str]:
     """A temporary folder beside the adapter with the merged weights, for as long as an engine loads them."""
     with tempfile.TemporaryDirectory(prefix="merged-", dir=adapter.parent) as folder:
-        _load_merged(config, path, adapter, on_cpu=True).save_pretrained(folder)
+        _load_merged(config, path, adapter, on_cpu).save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         yield folder
 

@@ -58,6 +58,11 @@ def check_device(config: Config) -> None:
             f"training.processes is {config.training.processes}{beside}, but this machine has {gpus} GPUs; "
             f"set training.processes={max(1, gpus - serving)}{' and fewer for the server' if serving >= gpus else ''}"
         )
+    if not use_cpu and config.evaluation_processes > gpus:
+        raise UserError(
+            f"evaluation.processes is {config.evaluation_processes}, but this machine has {gpus} GPUs; "
+            f"set evaluation.processes={gpus}"
+        )
 
 
 def check_vllm(config: Config) -> None:

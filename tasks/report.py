@@ -39,17 +39,24 @@ def sparkline(values: Sequence[float]) -> str:
 def table_rows(before: Summary, after: Summary) -> list[tuple[str, str, str, str]]:
     """Measure, before, after and change, for each measure that both summaries hold."""
     rows = []
-    for key, label in LABELS.items():
+    for key, label in {**LABELS, **_sampled_labels(after)}.items():
         if key in before and key in after:
             change = after[key] - before[key]
-            shown = f"{change:+.3f}" if key == "reward" else f"{100 * change:+.1f} points"
+            shown = f"{change:+.3f}" if key.endswith("reward") else f"{100 * change:+.1f} points"
             rows.append((label, _with_error(before, key), _with_error(after, key), shown))
     return rows
+
+
+def _sampled_labels(summary: Summary) -> dict[str, str]:
+    """A label for each measure of sampled completions that the summary holds."""
+    measures = [key for key in summary if key.startswith("sampled/") and not key.endswith("_stderr")]
+    return {key: f"{key.removeprefix('sampled/').replace('_', ' ').capitalize()}, sampled" for key in measures}
 
 
 def score_text(summary: Summary) -> str:
     """The scores of one evaluation on one line."""
     labels = {"accuracy": "accuracy", "accuracy_flexible": "flexible accuracy", "reward": "mean reward"}
+    labels |= {key: label.lower() for key, label in _sampled_labels(summary).items()}
     return ", ".join(f"{label} {_with_error(summary, key)}" for key, label in labels.items() if key in summary)
 
 
@@ -65,6 +72,11 @@ def verdict(comparison: Comparison) -> str:
 def p_text(p_value: float) -> str:
     """`= 0.031`, or `< 0.0001` for what is smaller."""
     return "< 0.0001" if p_value < 0.0001 else f"= {p_value:.2g}"
+
+
+def interruptions(run: Run) -> str:
+    """The stages that were begun more than once, with how often; empty where none was."""
+    return ", ".join(f"{stage} ({count} times)" for stage, count in run.attempts().items() if count > 1)
 
 
 def memory_note(trained: Mapping[str, Any]) -> str:
@@ -165,6 +177,7 @@ def write_report(
     metrics = run.folder / "train" / "metrics.jsonl"
     curve(metrics, picture, before=before, after=after, step=trained["step"])
     rewards = [value for _, value in series(metrics, "train/reward")]
+    again = interruptions(run)
     parts = [
         f"# {version['name']}, version {version['version']}: {version['outcome']}",
         f"{version['reason']}",
@@ -179,6 +192,7 @@ def write_report(
                 + ", ".join(f"{count} {split}" for split, count in data["counts"].items()),
                 f"- steps: {trained['steps']}; the weights of step {trained['step']} were kept.{memory_note(trained)}",
                 f"- reward: {', '.join(f'{code(one.name)} × {one.weight:g}' for one in config.rewards.functions)}",
+                *([f"- begun more than once: {again}; each attempt has its log in logs/"] if again else []),
             ]
         ),
         "## Answers before and after" if config.evaluation.examples else "",
@@ -193,7 +207,7 @@ def write_report(
 
 def _with_error(summary: Summary, key: str) -> str:
     value, error = summary[key], summary[f"{key}_stderr"]
-    return f"{value:.3f} ± {error:.3f}" if key == "reward" else f"{100 * value:.1f} % ± {100 * error:.1f}"
+    return f"{value:.3f} ± {error:.3f}" if key.endswith("reward") else f"{100 * value:.1f} % ± {100 * error:.1f}"
 
 
 def _example(old: pd.Series, new: pd.Series) -> str:

@@ -104,6 +104,13 @@ class Run:
         link.symlink_to(path.name)
         return path
 
+    def attempts(self) -> dict[str, int]:
+        """How often each stage that is done by a program was begun."""
+        attempts = [path.stem.rpartition("-") for path in (self.folder / "logs").glob("*-*.log")]
+        return {
+            stage: max(int(n) for one, _, n in attempts if one == stage) for stage in sorted({a[0] for a in attempts})
+        }
+
     def link(self, name: str, target: Path) -> None:
         """Show something of the store in the run folder."""
         link = self.folder / name

@@ -1,6 +1,6 @@
 """Completions scored by the configured rewards, the same way in training, in its validation and in evaluation."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,6 @@ from tasks.config import Config
 from tasks.generate import Completion
 from tasks.prompts import Messages, as_completion
 from tasks.reward_scoring import call
-from tasks.statistics import mean_stderr, proportion_stderr
 
 
 @dataclass(frozen=True)
@@ -83,25 +82,6 @@ class Scorer:
         return table
 
 
-def summary(table: pd.DataFrame) -> dict[str, Any]:
-    """Mean reward, and both accuracies where there is a gold, each with its standard error."""
-    result: dict[str, Any] = {
-        "n": len(table),
-        "reward": float(table["reward"].mean()),
-        "reward_stderr": mean_stderr(table["reward"].tolist()),
-        "mean_tokens": float(table["tokens"].mean()),
-        "unfinished": float(1 - table["finished"].mean()),
-    }
-    for column, name in (("correct", "accuracy"), ("correct_flexible", "accuracy_flexible")):
-        if column in table:
-            share = float(table[column].mean())
-            result |= {name: share, f"{name}_stderr": proportion_stderr(share, len(table))}
-    for column in table.columns:
-        if column.startswith("rewards/"):
-            result[column] = float(table[column].mean())
-    return result
-
-
 def _right_answer(config: Config, loaded: Sequence[Any]) -> int | None:
     if config.data.gold == "none" and config.evaluation.correct_by is None:
         return None
@@ -116,8 +96,3 @@ def _right_answer(config: Config, loaded: Sequence[Any]) -> int | None:
 def _full_marks(function: Any) -> float:
     maximum = traits_of(function).maximum
     return 1e-9 if maximum is None else float(maximum)
-
-
-def scored(values: Mapping[str, Any]) -> float:
-    """What one checkpoint is judged by: accuracy where there is a gold, else mean reward."""
-    return float(values["accuracy"] if "accuracy" in values else values["reward"])

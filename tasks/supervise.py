@@ -14,9 +14,10 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import psutil
 
@@ -28,91 +29,89 @@ GRACE = 20.0  # seconds that a worker has after SIGTERM; Prefect kills a cancell
 _LINE_END = re.compile(rb"[\r\n]+")
 
 
+@dataclass(frozen=True)
+class Part:
+    """One of several workers of a stage: its job, the folder for that and the result, its log and its environment."""
+
+    job: dict[str, Any]
+    folder: Path
+    log: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
 def run_job(
+    module: str, job: dict[str, Any], folder: Path, *, log: Path, on_line: Callable[[str], None], **how: Any
+) -> dict[str, Any]:
+    """`run_jobs` for one."""
+    [result] = run_jobs(module, [Part(job, folder, log)], on_line=on_line, **how)
+    return result
+
+
+def run_jobs(
     module: str,
-    job: dict[str, Any],
-    folder: Path,
+    parts: Sequence[Part],
     *,
-    log: Path,
     on_line: Callable[[str], None],
     launcher: Sequence[str] = (),
-    environment: dict[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
     time_limit: float | None = None,
     limit_setting: str = "the time limit",
     limit_advice: str = "raise it, or give it less to do",
     on_tick: Callable[[], object] | None = None,
     grace: float = GRACE,
-) -> dict[str, Any]:
-    """Run `python -m module` (or `launcher … --module module`) on `job` and return its result.
+) -> list[dict[str, Any]]:
+    """Run `python -m module` (or `launcher … --module module`) on each part's job beside each other; give the results.
 
-    `folder` takes the job file and the result; `on_tick` is called about once a second meanwhile. A worker that takes
-    longer than `time_limit` seconds is ended; `limit_setting` is where the user sets them. To end a worker is to send
-    SIGTERM to it and all that it started, and SIGKILL to what is left after `grace` seconds. Raises UserError with the
-    worker's own sentence, OutOfMemory where that was the reason, or WorkerFailed with the exit code and the last lines
-    of the log.
+    Only the first part's lines go to `on_line`, all to the parts' logs; `on_tick` is called about once a second. As
+    soon as one part fails all are ended, and so they are after `time_limit` seconds; `limit_setting` is where the user
+    sets them. To end a worker is to send SIGTERM to it and all that it started, and SIGKILL to what is left after
+    `grace` seconds. Raises UserError with the worker's own sentence, OutOfMemory where that was the reason, or
+    WorkerFailed with the exit code and the last lines of the log.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{module.rpartition('.')[2]}.job"
-    for kind in (".result", ".error", ".memory"):
-        path.with_suffix(kind).unlink(missing_ok=True)
-    write_json(path, job)
-    command = [*(launcher or (sys.executable, "-m")), module, str(path)]
-    tail: deque[str] = deque(maxlen=30)
-    signs = memory.Signs()
-
-    def line_seen(line: str) -> None:
-        tail.append(line)
-        signs.line(line)
-        on_line(line)
-
     started = time.monotonic()
-
-    def tick() -> None:
-        if on_tick:
-            on_tick()
-        if time_limit is not None and time.monotonic() - started > time_limit:
-            last = f" It was last heard of with: {tail[-1]}" if tail else ""
-            raise UserError(
-                f"{module} ran past {limit_setting} of {time_limit:g} s and was ended; {limit_advice}.{last}"
-            )
-
-    code = _watch(command, log, line_seen, environment or {}, tick, grace)
-    if on_tick:
-        on_tick()  # once more, for what the worker left in its last second
-    if code == 0 and path.with_suffix(".result").exists():
-        return read_json(path.with_suffix(".result"))
-    if path.with_suffix(".error").exists():
-        raise UserError(read_json(path.with_suffix(".error"))["error"])
-    raised = read_json(path.with_suffix(".memory"))["error"] if path.with_suffix(".memory").exists() else None
-    if lacking := signs.diagnosis(module, code, raised):
-        raise lacking
-    what = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-    raise WorkerFailed(f"{module} ended with {what}; its log is {log}. It ends:\n" + "\n".join(tail), code)
-
-
-def _watch(
-    command: Sequence[str],
-    log: Path,
-    on_line: Callable[[str], None],
-    environment: dict[str, str],
-    tick: Callable[[], None],
-    grace: float,
-) -> int:
-    process, output = _start(command, log, on_line, environment)
+    workers: list[Worker] = []
+    codes: dict[Worker, int] = {}
     try:
-        while output.open and process.poll() is None:
-            output.read(timeout=1.0)
-            tick()
-        return process.wait()
+        for part in parts:
+            heard = (lambda _: None) if workers else on_line
+            workers.append(
+                Worker(
+                    module,
+                    part.job,
+                    part.folder,
+                    log=part.log,
+                    on_line=heard,
+                    launcher=launcher,
+                    environment={**(environment or {}), **part.environment},
+                )
+            )
+        while len(codes) < len(workers) and not any(codes.values()):
+            for worker in [one for one in workers if one not in codes]:
+                if (code := worker.wait(1.0 / len(workers))) is not None:
+                    codes[worker] = code
+            if on_tick:
+                on_tick()
+            if time_limit is not None and time.monotonic() - started > time_limit:
+                last = f" It was last heard of with: {workers[0].tail[-1]}" if workers[0].tail else ""
+                raise UserError(
+                    f"{module} ran past {limit_setting} of {time_limit:g} s and was ended; {limit_advice}.{last}"
+                )
     finally:
         # BaseException too: Prefect's cancellation arrives as one (TerminationSignal).
-        _end_group(process, grace, output)
+        for worker in workers:
+            worker.ask_to_end()
+        for worker in workers:
+            worker.end(grace)
+    if on_tick:
+        on_tick()  # once more, for what the workers left in their last second
+    failed = [worker for worker, code in codes.items() if code]
+    return [worker.result(codes[worker]) for worker in failed or workers]
 
 
-class Background:
-    """A worker that runs beside others, as a server does, until it is ended.
+class Worker:
+    """`python -m module` (or `launcher … --module module`) on a job, until it ends by itself or is ended.
 
-    Its output is handed on by `check`, which is to be called every second or so.
+    Its output is handed on by `wait` or `check`, one of which is to be called every second or so.
     """
 
     def __init__(
@@ -123,62 +122,87 @@ class Background:
         *,
         log: Path,
         on_line: Callable[[str], None],
-        environment: dict[str, str],
+        launcher: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{module.rpartition('.')[2]}.job"
-        write_json(path, job)
         self._module, self._log = module, log
-        self._tail: deque[str] = deque(maxlen=30)
+        self._job = folder / f"{module.rpartition('.')[2]}.job"
+        for kind in (".result", ".error", ".memory"):
+            self._job.with_suffix(kind).unlink(missing_ok=True)
+        write_json(self._job, job)
+        self.tail: deque[str] = deque(maxlen=30)
+        """The last lines of its output."""
         self._signs = memory.Signs()
 
         def line_seen(line: str) -> None:
-            self._tail.append(line)
+            self.tail.append(line)
             self._signs.line(line)
             on_line(line)
 
-        self._process, self._output = _start([sys.executable, "-m", module, str(path)], log, line_seen, environment)
+        kept = log.open("ab")
+        self._process = subprocess.Popen(
+            [*(launcher or (sys.executable, "-m")), module, str(self._job)],
+            cwd=PROJECT,
+            stdin=subprocess.PIPE,  # never written to; its closing tells the worker that we are gone
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=os.environ | {"PYTHONUNBUFFERED": "1", "GRPO_SUPERVISED": "1"} | dict(environment or {}),
+        )
+        self._output = _Output(self._process, kept, line_seen)
+
+    def wait(self, timeout: float) -> int | None:
+        """Hand on its output for `timeout` seconds, or until there is some; its exit code once it has ended."""
+        if not self._output.open:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout)
+        else:
+            self._output.read(timeout)
+        return self._process.poll()
 
     def check(self) -> None:
-        """Raise OutOfMemory or WorkerFailed if it has ended."""
+        """Raise OutOfMemory or WorkerFailed if it has ended, as one that serves others must not."""
         while self._output.read(timeout=0):
             pass
-        code = self._process.poll()
-        if code is not None:
-            if lacking := self._signs.diagnosis(self._module, code, None):
-                raise lacking
-            last = "\n".join(self._tail)
-            raise WorkerFailed(
-                f"{self._module} ended with exit code {code}; its log is {self._log}. It ends:\n{last}", code
-            )
+        if (code := self._process.poll()) is not None:
+            raise self._failure(code)
+
+    def result(self, code: int) -> dict[str, Any]:
+        """What it left when it ended with the exit code `code`, or the reason why it left nothing, raised."""
+        if code == 0 and self._left(".result"):
+            return read_json(self._job.with_suffix(".result"))
+        if self._left(".error"):
+            raise UserError(read_json(self._job.with_suffix(".error"))["error"])
+        raise self._failure(code)
+
+    def ask_to_end(self) -> None:
+        """Send SIGTERM to it and all that it started, unless it has ended."""
+        if self._process.poll() is None:
+            _signal_group(self._process.pid, signal.SIGTERM)
 
     def end(self, grace: float = GRACE) -> None:
-        """End it and all that it started."""
+        """End it and all that it started; SIGTERM first, SIGKILL after the grace."""
         _end_group(self._process, grace, self._output)
 
+    def _failure(self, code: int) -> WorkerFailed:
+        raised = read_json(self._job.with_suffix(".memory"))["error"] if self._left(".memory") else None
+        if lacking := self._signs.diagnosis(self._module, code, raised):
+            return lacking
+        what = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        last = "\n".join(self.tail)
+        return WorkerFailed(f"{self._module} ended with {what}; its log is {self._log}. It ends:\n{last}", code)
 
-def _start(
-    command: Sequence[str], log: Path, on_line: Callable[[str], None], environment: dict[str, str]
-) -> tuple[subprocess.Popen[bytes], "_Output"]:
-    process = subprocess.Popen(
-        command,
-        cwd=PROJECT,
-        stdin=subprocess.PIPE,  # never written to; its closing tells the worker that we are gone
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-        env=os.environ | {"PYTHONUNBUFFERED": "1", "GRPO_SUPERVISED": "1"} | environment,
-    )
-    return process, _Output(process, log, on_line)
+    def _left(self, kind: str) -> bool:
+        return self._job.with_suffix(kind).exists()
 
 
 class _Output:
     """What a worker writes, line by line."""
 
-    def __init__(self, process: subprocess.Popen[bytes], log: Path, on_line: Callable[[str], None]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], log: BinaryIO, on_line: Callable[[str], None]) -> None:
         assert process.stdout is not None
-        self._pipe, self._on_line = process.stdout, on_line
-        self._log = log.open("ab")
+        self._pipe, self._log, self._on_line = process.stdout, log, on_line
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._pipe, selectors.EVENT_READ)
         self._pending = b""

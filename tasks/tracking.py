@@ -318,7 +318,19 @@ class Tracker:
             self.tags({"outcome": outcome})
         self.client.set_terminated(self.run_id, status)
 
-    def give_up(self, status: Literal["FAILED", "KILLED"], outcome: str) -> None:
+    def __enter__(self) -> "Tracker":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """End the run if what it records has failed, or was cancelled, which arrives as no Exception."""
+        if kind is None:
+            return
+        if issubclass(kind, Exception):
+            self._give_up("FAILED", "failed")
+        else:
+            self._give_up("KILLED", "cancelled")
+
+    def _give_up(self, status: Literal["FAILED", "KILLED"], outcome: str) -> None:
         """End the run because the flow ends, whether or not MLflow can be told of it.
 
         A run that was killed waits for no server: Prefect leaves it 30 seconds. The outcome "unchanged", which the last

@@ -18,12 +18,13 @@ from trl.models import unwrap_model_for_generation
 from tasks import metrics as metrics_file
 from tasks.config import Config, WatchSettings
 from tasks.errors import UserError
-from tasks.generate import Completion, TransformersEngine
+from tasks.generate import Completion, Sampling, TransformersEngine
 from tasks.prompts import build_prompt, encode
 from tasks.report import sparkline
 from tasks.run import read_json, write_json
-from tasks.scoring import Scorer, scored, summary
+from tasks.scoring import Scorer
 from tasks.sick_runs import Watch
+from tasks.summary import scored, summary
 
 
 class MetricsFile(TrainerCallback):
@@ -183,7 +184,7 @@ class Validation(TrainerCallback):
                 with unwrap_model_for_generation(trainer.model_wrapped, trainer.accelerator) as model:
                     model.eval()
                     engine = TransformersEngine(model, trainer.processing_class, self.config.evaluation.batch_size)
-                    mine = engine.generate(ids, tokens)
+                    mine = [one for [one] in engine.generate(ids, Sampling(tokens))]
         trainer.model.train(was_training)
         return gather_object(mine)[: len(self.ids)]  # the padding repeats the last one
 

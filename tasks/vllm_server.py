@@ -16,10 +16,11 @@ import httpx
 
 from tasks.config import Config
 from tasks.cpu import prepare_environment
+from tasks.devices import visible_devices
 from tasks.errors import UserError
 from tasks.evaluate import QUIET
 from tasks.run import Run
-from tasks.supervise import Background
+from tasks.supervise import Worker
 
 HOST = "127.0.0.1"
 
@@ -54,7 +55,7 @@ def generation_server(
     on_cpu = bool(config.training.grpo.get("use_cpu"))
     training, serving = divided(config.training.processes, wanted.gpus)
     port, group_port = _free_port(), _free_port()
-    worker = Background(
+    worker = Worker(
         "tasks.vllm_server_worker",
         {
             "on_cpu": on_cpu,
@@ -92,9 +93,8 @@ def generation_server(
 
 def divided(training: int, serving: int) -> tuple[str, str]:
     """The devices for the trainer and for the server, as CUDA_VISIBLE_DEVICES, out of those that we may use."""
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    devices = given.split(",") if given else [str(number) for number in range(training + serving)]
-    return ",".join(devices[:training]), ",".join(devices[training : training + serving])
+    devices = visible_devices(training + serving)
+    return ",".join(devices[:training]), ",".join(devices[training:])
 
 
 def healthy(address: str) -> bool:
@@ -105,7 +105,7 @@ def healthy(address: str) -> bool:
         return False
 
 
-def _await_health(worker: Background, port: int, seconds: float, on_line: Callable[[str], None]) -> None:
+def _await_health(worker: Worker, port: int, seconds: float, on_line: Callable[[str], None]) -> None:
     started = time.monotonic()
     while not healthy(f"http://{HOST}:{port}"):
         worker.check()

@@ -105,6 +105,19 @@ class Sandbox:
             timeout=timeout,
         )
 
+    def start(self, *command: str, log: Path, new_session: bool = False) -> subprocess.Popen[bytes]:
+        """`python *command` in the sandbox, going on beside the test; its output goes to `log`."""
+        with log.open("wb") as file:
+            return subprocess.Popen(
+                [sys.executable, *command],
+                cwd=PROJECT,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=new_session,
+            )
+
     def grpo(self, config: Path, *arguments: str, timeout: float = 1800) -> subprocess.CompletedProcess[str]:
         """`python -m flows.grpo CONFIG …`."""
         return self.run("-m", "flows.grpo", str(config), *arguments, timeout=timeout)

@@ -3,14 +3,13 @@
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
-from sandbox import PROJECT, Sandbox
+from sandbox import Sandbox
 
 from tasks.metrics import series
 
@@ -135,15 +134,7 @@ class Faults:
         run = self.run
         first = ["-m", "flows.grpo", str(self.config), *self.arguments]
         command = ["-m", "flows.resume", run.name] if run else first
-        with (self.place.folder / f"attempt-{self.starts}.log").open("wb") as log:
-            return subprocess.Popen(
-                [sys.executable, *command],
-                cwd=PROJECT,
-                env=self.place.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
+        return self.place.start(*command, log=self.place.folder / f"attempt-{self.starts}.log")
 
     def _results(self) -> dict[str, int]:
         run = self.run

@@ -10,7 +10,6 @@ import hashlib
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -117,13 +116,7 @@ def test_training_whose_last_step_is_saved_is_not_trained_for_one_more(settings:
 
 def test_a_run_that_is_going_on_is_not_gone_on_with(settings: dict[str, Any], sandbox: Sandbox):
     config = write_config(sandbox.folder / "busy.yaml", settings)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "flows.grpo", str(config)],
-        cwd=PROJECT,
-        env=sandbox.environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    process = sandbox.start("-m", "flows.grpo", str(config), log=sandbox.folder / "busy.log")
     try:
         while not list(sandbox.runs.glob("*/run.json")):
             assert process.poll() is None

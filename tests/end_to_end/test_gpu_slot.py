@@ -1,12 +1,10 @@
 """Two runs that want the same GPU take turns, and none begins where nothing would keep them apart."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sandbox import PROJECT, Sandbox, write_config
+from sandbox import Sandbox, write_config
 
 pytestmark = pytest.mark.slow
 
@@ -24,11 +22,8 @@ def test_two_runs_take_turns(sandbox: Sandbox, settings: dict[str, Any]):
     registered = sandbox.run("deployments/register.py")
     assert registered.returncode == 0, registered.stderr
     config = write_config(sandbox.folder / "turns.yaml", settings)
-    command = [sys.executable, "-m", "flows.grpo", str(config), "--until", "evaluate"]
-    processes = [
-        subprocess.Popen(command, cwd=PROJECT, env=sandbox.environment, stdout=subprocess.DEVNULL, stderr=log.open("w"))
-        for log in (sandbox.folder / "first.log", sandbox.folder / "second.log")
-    ]
+    command = ["-m", "flows.grpo", str(config), "--until", "evaluate"]
+    processes = [sandbox.start(*command, log=sandbox.folder / name) for name in ("first.log", "second.log")]
     assert [process.wait(300) for process in processes] == [0, 0]
     spans = []
     for run in (path.parent for path in sandbox.runs.glob("*/run.json")):

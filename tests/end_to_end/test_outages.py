@@ -1,8 +1,11 @@
-"""A worker is killed, and both servers are away, in the middle of a training: it ends complete."""
+"""A machine is lost, and both servers are away, in the middle of a training: it ends complete."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import httpx
 import pytest
 from deployed_runs import DeployedRun, Worker
 from faults import steps_done
@@ -26,18 +29,33 @@ def is_complete(place: Sandbox, name: str, run: DeployedRun, steps: int) -> None
     assert len(place.mlflow.search_model_versions(f"name = '{name}'")) == 1
 
 
-def test_a_run_that_has_lost_its_worker_and_then_both_servers_for_a_minute_ends_complete(
+@contextmanager
+def impatient(place: Sandbox) -> Iterator[None]:
+    """The automation for silent runs as it ships, but for a silence of 45 seconds."""
+    api = f"{place.variables['PREFECT_API_URL']}/automations"
+    [shipped] = [one for one in httpx.post(f"{api}/filter", json={}).json() if one["name"] == "grpo-crash-silent-runs"]
+    sooner = shipped | {"trigger": shipped["trigger"] | {"within": 45}}
+    httpx.put(f"{api}/{shipped['id']}", json=sooner).raise_for_status()
+    yield
+    httpx.put(f"{api}/{shipped['id']}", json=shipped).raise_for_status()
+
+
+def test_a_run_that_has_lost_its_machine_and_then_both_servers_for_a_minute_ends_complete(
     place: Sandbox, worker: Worker, given: dict[str, Any], prefect_server: Server, mlflow_server: Server
 ):
-    """The flow's process ends with its worker, reports that, and another worker goes on with the run by itself. Without
-    the servers it just goes on."""
+    """Worker and flow are gone at one stroke, so nobody is left to report it: by its silence the run is found out, and
+    another worker goes on with it by itself. Without the servers it just goes on."""
     name = "alone"
     changes = {"training.max_steps": STEPS, "training.save_steps": 50}
-    run = DeployedRun(place, given | changes | {"registry.name": name, "registry.experiment": name})
-    run.wait_until(lambda: steps_done(run.folder) >= 5)
-    worker.kill()
-    worker.start()
-    run.wait_until(lambda: (run.folder / "logs" / "train-2.log").exists())
+    with impatient(place):
+        run = DeployedRun(place, given | changes | {"registry.name": name, "registry.experiment": name})
+        run.wait_until(lambda: steps_done(run.folder) >= 5)
+        process = run.process
+        worker.kill()
+        process.kill()
+        worker.start()
+        assert run.state == "RUNNING"
+        run.wait_until(lambda: (run.folder / "logs" / "train-2.log").exists())
     reached = steps_done(run.folder)
     run.wait_until(lambda: steps_done(run.folder) > reached + 5)
     process = run.process

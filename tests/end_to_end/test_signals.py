@@ -2,15 +2,13 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from typing import Any
 
 import psutil
 import pytest
 from faults import left_of, process_family, steps_done
-from sandbox import PROJECT, Sandbox, write_config
+from sandbox import Sandbox, write_config
 
 pytestmark = pytest.mark.slow
 
@@ -24,16 +22,7 @@ def test_a_command_ends_within_half_a_minute_though_its_prefect_server_has_ended
     settings["evaluation"] = settings["evaluation"] | {"every_steps": None, "limit": 8}
     settings["training"] = settings["training"] | {"max_steps": 2000, "save_steps": 500}
     config = write_config(tmp_path / "long.yaml", settings)
-    with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "flows.grpo", str(config)],
-            cwd=PROJECT,
-            env=place.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+    process = place.start("-m", "flows.grpo", str(config), log=tmp_path / "log", new_session=True)
     deadline = time.monotonic() + 240
     while not any(steps_done(path.parent) >= 3 for path in place.runs.glob("*/run.json")):
         assert process.poll() is None and time.monotonic() < deadline, (tmp_path / "log").read_text()[-2000:]

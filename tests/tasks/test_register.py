@@ -20,8 +20,8 @@ from tasks.outcome import Outcome
 from tasks.register import register
 from tasks.register_worker import build
 from tasks.run import Run
-from tasks.scoring import summary
 from tasks.statistics import mcnemar_exact
+from tasks.summary import summary
 from tasks.tracking import Tracker
 
 CHAT = (

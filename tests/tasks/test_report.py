@@ -187,8 +187,20 @@ class TestCurve:
         assert shows(picture, "tab:blue") and shows(picture, "tab:red") and not shows(picture, "tab:orange")
 
 
+def test_sampled_completions_have_rows_of_their_own():
+    sampled = {"sampled/pass_at_8": 0.5, "sampled/pass_at_8_stderr": 0.05}
+    sampled |= {"sampled/best_reward": 1.25, "sampled/best_reward_stderr": 0.1}
+    better = {**sampled, "sampled/pass_at_8": 0.75}
+    table = before_after_table(BEFORE | sampled, AFTER | better, mcnemar_exact([False], [True]))
+    assert "| Pass at 8, sampled | 50.0 % ± 5.0 | 75.0 % ± 5.0 | +25.0 points |" in table
+    assert "| Best reward, sampled | 1.250 ± 0.100 | 1.250 ± 0.100 | +0.000 |" in table
+    assert "pass at 8, sampled 50.0 % ± 5.0" in score_text(BEFORE | sampled)
+
+
 def test_the_report_holds_scores_curve_answers_and_links(runs):
     run = Run.open("reported")
+    for stage in ("baseline", "train", "train", "train"):
+        run.log_file(stage)
     write_metrics(run.folder / "train" / "metrics.jsonl", steps=20)
     attack = "```\n<script>alert(1)</script>\n# heading of a completion"
     before, after = saved(run.folder, results("0001"), results("1110", [attack] * 4))
@@ -213,6 +225,7 @@ def test_the_report_holds_scores_curve_answers_and_links(runs):
         "![Reward and accuracy by step](curve.png)",
         "weights of step 15 were kept. Memory ran out, so it was trained with batch 8 → 4.",
         "80 train, 4 test",
+        "- begun more than once: train (3 times); each attempt has its log in logs/\n",
         "`correctness` × 1",
         "http://127.0.0.1:5000/#/experiments/1/runs/2",
     ):

@@ -13,7 +13,7 @@ import pytest
 
 from tasks import memory
 from tasks.errors import OutOfMemory, UserError, WorkerFailed
-from tasks.supervise import run_job
+from tasks.supervise import Part, run_job, run_jobs
 
 PROGRAM = """
     import os, signal, subprocess, sys, time
@@ -190,6 +190,27 @@ def test_each_redrawing_of_a_progress_bar_is_a_line(worker, tmp_path):
     run(worker, tmp_path, lines, do="progress")
     assert lines == ["10%", "20%", "done"]
     assert (tmp_path / "log").read_text().splitlines() == lines
+
+
+def parts(folder: Path, *jobs: dict[str, object]) -> list[Part]:
+    return [Part(job, folder / f"part-{place}", folder / f"{place}.log") for place, job in enumerate(jobs)]
+
+
+def test_workers_beside_each_other_give_their_results_in_order_and_one_of_them_is_heard(worker, tmp_path):
+    lines: list[str] = []
+    jobs = parts(tmp_path, {"do": "progress"}, {"do": "add", "number": 1}, {"do": "progress"})
+    assert run_jobs(worker, jobs, on_line=lines.append) == [{"answer": 1}, {"answer": 2}, {"answer": 1}]
+    assert lines == ["10%", "20%", "done"]
+    assert (tmp_path / "2.log").read_text().splitlines() == lines
+
+
+def test_one_of_several_workers_that_fails_ends_them_all_and_its_reason_is_given(worker, tmp_path):
+    lines: list[str] = []
+    started = time.monotonic()
+    with pytest.raises(UserError, match="^the cup is empty; fill it$"):
+        run_jobs(worker, parts(tmp_path, {"do": "linger"}, {"do": "refuse"}), on_line=lines.append)
+    assert time.monotonic() - started < 30
+    assert gone(pids_in((tmp_path / "0.log").read_text().splitlines()))
 
 
 def test_the_time_limit_ends_the_worker_and_what_it_started(worker, tmp_path):

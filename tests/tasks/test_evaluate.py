@@ -1,0 +1,87 @@
+"""An evaluation by several processes, and by several completions of each question."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from tasks.config import Config
+from tasks.errors import UserError
+from tasks.evaluate import evaluate
+from tasks.run import Run
+
+QUESTIONS = 7
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    path = tmp_path / "test.parquet"
+    questions = [f"What is {number} plus {number * number}?" for number in range(QUESTIONS)]
+    answers = [str(number + number * number) for number in range(QUESTIONS)]
+    ids = [f"question-{number}" for number in range(QUESTIONS)]
+    pd.DataFrame({"id": ids, "question": questions, "answer": answers}).to_parquet(path)
+    return path
+
+
+@pytest.fixture
+def score(runs: Path, rows: Path, untrained_model: Path):
+    def score(name: str, **evaluation: Any) -> dict[str, Any]:
+        config = Config.model_validate(
+            {
+                "model": {"name": str(untrained_model), "dtype": "float32"},
+                "prompt": evaluation.pop("prompt", {}),
+                "training": {"use_cpu": True, "max_completion_length": 8},
+                "evaluation": {"engine": "transformers", "batch_size": 4} | evaluation,
+            }
+        )
+        run = Run.open(name)
+        lines: list[str] = []
+        return evaluate(
+            run,
+            config,
+            stage="evaluate",
+            rows=rows,
+            model=str(untrained_model),
+            adapter=None,
+            folder=run.folder / "evaluate",
+            on_line=lines.append,
+        )
+
+    return score
+
+
+def test_processes_that_share_the_questions_give_the_table_of_one(score):
+    one, three = score("one", samples=2), score("three", processes=3, samples=2)
+    tables = [pd.read_parquet(found["results"]) for found in (one, three)]
+    assert tables[0]["id"].tolist() == [f"question-{number}" for number in range(QUESTIONS)]
+    pd.testing.assert_frame_equal(*tables)
+    for name in ("n", "reward", "accuracy", "mean_tokens", "tokens"):
+        assert one[name] == three[name]
+    samples = pd.read_parquet(Path(three["results"]).with_name("samples.parquet"))
+    assert samples["id"].tolist() == [f"question-{number}" for number in range(QUESTIONS) for _ in range(2)]
+    left = {path.name for path in Path(three["results"]).parent.iterdir()}
+    assert left == {
+        "results.parquet",
+        "samples.parquet",
+        "evaluate_worker.job",
+        "evaluate_worker.result",
+        "share-1",
+        "share-2",
+    }
+
+
+def test_sampled_completions_differ_and_leave_the_greedy_ones_as_they_were(score):
+    greedy, sampled = score("greedy"), score("sampled", samples=4, temperature=1.0)
+    pd.testing.assert_frame_equal(*(pd.read_parquet(found["results"]) for found in (greedy, sampled)))
+    assert not [name for name in greedy if name.startswith("sampled/")]
+    assert {"sampled/accuracy", "sampled/pass_at_4", "sampled/majority_stderr"} <= set(sampled)
+    samples = pd.read_parquet(Path(sampled["results"]).with_name("samples.parquet"))
+    assert len(samples) == 4 * QUESTIONS
+    assert samples.groupby("id")["completion"].nunique().min() > 1
+
+
+def test_fewer_questions_than_processes_are_no_trouble_but_fewer_prompts_that_fit_are(score):
+    assert score("few", processes=5, limit=2)["n"] == 2
+    with pytest.raises(UserError, match=r"only 0 of 7 prompts are within prompt.max_tokens \(1\); raise it"):
+        score("short", prompt={"max_tokens": 1})
