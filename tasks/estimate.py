@@ -88,7 +88,8 @@ def estimate(config: Config, architecture: Architecture, machine: Machine, promp
         **_vllm(config, architecture, machine),
     }
     learning = {
-        "activations": batch * (prompt_tokens + completion) * kept / GIB,
+        "activations": _learned_tokens(config, batch, prompt_tokens, completion) * kept / GIB
+        + _shared_keys(config, architecture, batch * prompt_tokens) / GIB,
         "logits": _logits(config, architecture, batch * completion) / GIB,
     }
     generating = (
@@ -139,6 +140,29 @@ def _kept_per_token(of: Architecture, checkpointing: bool) -> float:
     return of.layers * (layer + adapters)
 
 
+def _shares_prompts(config: Config) -> bool:
+    """Whether `tasks.shared_prompts` is in force."""
+    training = config.training
+    on_cpu = bool(training.grpo.get("use_cpu")) and training.cpu_shortcuts
+    return on_cpu and training.processes == 1 and not training.grpo.get("gradient_checkpointing")
+
+
+def _learned_tokens(config: Config, batch: int, prompt: int, completion: int) -> float:
+    """Tokens that go through the model for `batch` completions, which TRL draws from the whole generation batch."""
+    training = config.training
+    if not _shares_prompts(config):
+        return batch * (prompt + completion)
+    group = training.grpo.get("num_generations", 8)
+    prompts = training.generation_batch / group
+    distinct = prompts * (1 - (1 - batch / training.generation_batch) ** group)
+    return distinct * prompt + batch * completion
+
+
+def _shared_keys(config: Config, of: Architecture, tokens: int) -> float:
+    """Bytes of the keys and values that a shared prompt hands to each completion, with a head for each query."""
+    return tokens * of.layers * 2 * of.hidden * of.bytes_per_weight if _shares_prompts(config) else 0.0
+
+
 def _logits(config: Config, of: Architecture, tokens: int) -> float:
     """Bytes of the tile of logits that TRL's fused head holds at a time, in the dtype, in 32 bits, and its gradient."""
     width = of.vocabulary if config.training.grpo.get("use_cpu") else min(of.vocabulary, TILE_WIDTH)
@@ -174,5 +198,7 @@ def _step_seconds(config: Config, of: Architecture, machine: Machine, prompt: in
     prompts = sequences / training.grpo.get("num_generations", 8)
     prefill = 2 * of.weights * prompts * prompt / flops
     each = max(of.weights * of.bytes_per_weight / machine.bandwidth, 2 * of.weights * sequences / flops)
-    learned = sequences * (prompt + completion) * (4 * of.weights + 2 * of.trained) / flops
+    batches = sequences / training.device_batch
+    tokens = batches * _learned_tokens(config, training.device_batch, prompt, completion)
+    learned = tokens * (4 * of.weights + 2 * of.trained) / flops
     return (prefill + completion * each + cycle * learned) / training.cycle_steps

@@ -10,12 +10,11 @@ from typing import Any
 import pandas as pd
 import torch
 from datasets import Dataset
-from transformers import PrinterCallback, TrainerState
+from transformers import PrinterCallback, Trainer, TrainerState
 from transformers.trainer_utils import get_last_checkpoint
-from trl import GRPOTrainer
 
 from tasks.config import Config
-from tasks.cpu import adapt_trl
+from tasks.cpu import adapt_trl, trainer_class
 from tasks.dataset import TRL_COLUMNS
 from tasks.errors import UserError
 from tasks.models import load_arguments, load_tokenizer
@@ -39,7 +38,7 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
     scorer = Scorer.of(config)
     rows = pd.read_parquet(job["train"])
     dataset, too_long = prompt_dataset(rows, tokenizer, config)
-    trainer = GRPOTrainer(
+    trainer = trainer_class(config)(
         model=job["model"],
         reward_funcs=list(scorer.functions),
         args=arguments,
@@ -86,7 +85,7 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _train_on(trainer: GRPOTrainer, checkpoint: str | None) -> None:
+def _train_on(trainer: Trainer, checkpoint: str | None) -> None:
     """Train from the start or from a checkpoint to the last step, unless the checkpoint is that of the last step:
     transformers would do one more."""
     if checkpoint is None:

@@ -30,13 +30,11 @@ def trainer(tmp_path_factory):
         changes = {"training.max_steps": 1, "rewards.functions": [{"name": "int"}], "model.dtype": "float32"}
         config = load("deployments/demo.yaml", changes)
         cpu.adapt_trl(config)
-        from trl import GRPOTrainer
-
         path = resolve_model(config.model)["path"]
         arguments = grpo_config(config, output_dir=str(tmp_path_factory.mktemp("train")))
         arguments.model_init_kwargs = load_arguments(path, config.model, use_cpu=True)
         question = "Nora has 4 pens and buys 5 more. How many pens does she have now?"
-        yield GRPOTrainer(
+        yield cpu.trainer_class(config)(
             model=path,
             reward_funcs=[lambda completions, **_: [0.0] * len(completions)],
             args=arguments,
@@ -119,6 +117,60 @@ def test_the_shortcut_in_the_log_probabilities_changes_no_value(trainer, monkeyp
     monkeypatch.setattr(trl.trainer.utils, "_use_triton", lambda device: False)
     assert torch.allclose(shortened, values(), atol=1e-3)
     assert all(math.isfinite(value) for value in shortened.flatten().tolist())
+
+
+def trl(trainer):
+    """TRL's own way to score, without what is shared."""
+    return super(type(trainer), trainer)._get_per_token_logps_and_entropies
+
+
+def scores(trainer, score, tokens, mask) -> tuple[int, torch.Tensor, torch.Tensor, list[torch.Tensor]]:
+    """How many tokens the model was given, log-probabilities, entropies and gradients."""
+    given = []
+    counter = trainer.model.register_forward_pre_hook(
+        lambda model, arguments, named: given.append(named["input_ids"].numel()), with_kwargs=True
+    )
+    trainer.model.zero_grad()
+    logps, entropies, _ = score(trainer.model, tokens, mask, 12, compute_entropy=True)
+    counter.remove()
+    (logps * torch.linspace(-1, 1, len(tokens))[:, None]).sum().backward()
+    gradients = [values.grad for values in trainer.model.parameters() if values.requires_grad]
+    return sum(given), logps.detach(), entropies.detach(), [values.clone() for values in gradients]
+
+
+def group(*prompts: list[int], each: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """`each` completions of 5 to 12 tokens for every prompt, mixed and padded as TRL does."""
+    generator = torch.Generator().manual_seed(0)
+    longest = max(map(len, prompts))
+    rows, masks = [], []
+    for number in range(each * len(prompts)):
+        prompt = prompts[number % len(prompts)]
+        length = 5 + number % 8
+        completion = torch.randint(5, 1000, (length,), generator=generator).tolist()
+        left, right = longest - len(prompt), 12 - length
+        rows.append([0] * left + prompt + completion + [0] * right)
+        masks.append([0] * left + [1] * (len(prompt) + length) + [0] * right)
+    return torch.tensor(rows), torch.tensor(masks)
+
+
+def test_prompts_computed_once_give_the_same_scores_and_gradients(trainer):
+    tokens, mask = group(list(range(5, 45)), list(range(50, 83)), each=4)
+    one, *expected = scores(trainer, trl(trainer), tokens, mask)
+    other, *found = scores(trainer, trainer._get_per_token_logps_and_entropies, tokens, mask)
+    assert (one, other) == (8 * (40 + 12), 2 * 39 + 8 * (1 + 12))
+    scored = mask[:, -12:].bool()
+    for before, after in zip(expected[:2], found[:2], strict=True):
+        assert torch.allclose(before[scored], after[scored], atol=1e-3)
+    for before, after in zip(expected[2], found[2], strict=True):
+        assert (before - after).norm() <= 1e-3 * before.norm()
+    assert sum(values.norm() for values in expected[2]) > 1
+
+
+def test_prompts_that_all_differ_are_scored_as_trl_does(trainer):
+    tokens, mask = group(list(range(5, 45)), list(range(50, 83)), each=1)
+    one, *expected = scores(trainer, trl(trainer), tokens, mask)
+    other, *found = scores(trainer, trainer._get_per_token_logps_and_entropies, tokens, mask)
+    assert one == other and torch.equal(expected[0], found[0])
 
 
 def test_trl_still_needs_the_adapter():
