@@ -23,7 +23,7 @@ import psutil
 from tasks.metrics import series
 
 AIM = 1 / 3
-REWARD = 2.5
+REWARD = 3.0
 DEMO = Path(__file__).resolve().parent.parent.parent / "deployments" / "demo.yaml"
 
 COMMON = ["training.max_steps=120", "evaluation.every_steps=5", "evaluation.validation_limit=32", "evaluation.limit=8"]
