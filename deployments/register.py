@@ -41,13 +41,15 @@ async def _limit(client: PrefectClient) -> None:
 
 
 async def _automations(client: PrefectClient) -> None:
-    known = {one.name: one.id for one in await client.read_automations()}
+    known = {one.name: one for one in await client.read_automations()}
     for values in yaml.safe_load(AUTOMATIONS.read_text(encoding="utf-8"))["automations"]:
         automation = AutomationCore.model_validate(values)
-        if automation.name in known:
-            await client.update_automation(known[automation.name], automation)
-        else:
+        there = known.get(automation.name)
+        if there is None:
             await client.create_automation(automation)
+        # One that is updated forgets what it has seen, and with that the runs that are silent already.
+        elif AutomationCore.model_validate(there.model_dump(include=set(AutomationCore.model_fields))) != automation:
+            await client.update_automation(there.id, automation)
 
 
 if __name__ == "__main__":

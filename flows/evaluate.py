@@ -46,7 +46,7 @@ def evaluate(
             name = local_model(model, settings.registry) if model.startswith("models:/") else model
             settings = load(config, (overrides or {}) | {"model.name": name})
         run = Run.open(str(flow_run.id))
-        run.claim()
+        run.claim(on_wait=get_run_logger().warning)
     except UserError as error:
         return Failed(name=REFUSED, message=str(error))
     settings.write(run.folder / "config.yaml")

@@ -133,7 +133,7 @@ def grpo(
     try:
         settings = load(config, overrides)
         run = Run.open(run_id())
-        run.claim()
+        run.claim(on_wait=get_run_logger().warning)
     except UserError as error:
         return Failed(name=REFUSED, message=str(error))
     settings.write(run.folder / "config.yaml")

@@ -1,6 +1,6 @@
 """Stage: what a model answers, greedily, to questions it was not trained on; before and after, by one protocol."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ def evaluate(
     """
     shares = min(config.evaluation_processes, _questions(rows, config))
     on_cpu = bool(config.training.grpo.get("use_cpu"))
+    results, samples = ([folder / f"{name}.{share}" for share in range(shares)] for name in ("results", "samples"))
 
     def work(settings: Config) -> dict[str, Any]:
         jobs = [
@@ -46,8 +47,8 @@ def evaluate(
                 "share": [share, shares],
                 "model": model,
                 "adapter": str(adapter) if adapter else None,
-                "results": str(folder / f"results.{share}"),
-                "samples": str(folder / f"samples.{share}"),
+                "results": str(results[share]),
+                "samples": str(samples[share]),
             }
             for share in range(shares)
         ]
@@ -57,11 +58,13 @@ def evaluate(
             Part(
                 job,
                 folder / f"share-{share}" if share else folder,
-                folder / f"share-{share}" / "log" if share else run.log_file(stage),
+                run.log_file(f"{stage}.{share}" if share else stage),
                 {} if on_cpu or shares == 1 else devices[share],
             )
             for share, job in enumerate(jobs)
         ]
+        for file in (*results, *samples):  # of an attempt that was ended before
+            file.unlink(missing_ok=True)
         found = run_jobs(
             "tasks.evaluate_worker",
             parts,
@@ -70,14 +73,14 @@ def evaluate(
             time_limit=settings.evaluation.time_limit,
             limit_setting="evaluation.time_limit",
         )
-        results = _together(folder, "results")
-        scores = summary(results)
+        table = _together(results, folder / "results.parquet")
+        scores = summary(table)
         if settings.evaluation.samples:
-            scores |= sampled_summary(_together(folder, "samples"))
+            scores |= sampled_summary(_together(samples, folder / "samples.parquet"))
         return scores | {
             "engine": found[0]["engine"],
             "seconds": max(one["seconds"] for one in found),
-            "tokens": int(results["tokens"].sum()),
+            "tokens": int(table["tokens"].sum()),
             "too_long": found[0]["too_long"],
             "results": str(folder / "results.parquet"),
         }
@@ -92,11 +95,10 @@ def _questions(rows: Path, config: Config) -> int:
     return min(count, config.evaluation.limit or count)
 
 
-def _together(folder: Path, name: str) -> pd.DataFrame:
-    """The tables of all shares as one, in `NAME.parquet` instead of them, in the order of the questions."""
-    files = sorted(folder.glob(f"{name}.[0-9]*"), key=lambda file: int(file.suffix[1:]))
-    tables = [pd.read_parquet(file) for file in files]
-    # Shares take questions in turn, so the first of each come first.
+def _together(shares: Sequence[Path], path: Path) -> pd.DataFrame:
+    """The tables of all shares as one, written to `path` instead of them, in the order of the questions."""
+    tables = [pd.read_parquet(share) for share in shares if share.exists()]  # one may have had no question
+    # They took questions in turn, so the first of each come first; of a question there may be several completions.
     turns = pd.concat(
         [
             table.assign(turn=table["id"].ne(table["id"].shift()).cumsum(), share=share)
@@ -104,9 +106,9 @@ def _together(folder: Path, name: str) -> pd.DataFrame:
         ]
     )
     table = turns.sort_values(["turn", "share"], kind="stable").drop(columns=["turn", "share"]).reset_index(drop=True)
-    table.to_parquet(folder / f"{name}.parquet")
-    for file in files:
-        file.unlink()
+    table.to_parquet(path)
+    for share in shares:
+        share.unlink(missing_ok=True)
     return table
 
 

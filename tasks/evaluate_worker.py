@@ -31,15 +31,17 @@ def evaluate(job: dict[str, Any]) -> dict[str, Any]:
     ids = encode(prompts, tokenizer, config.prompt)
     share, shares = job["share"]
     fitting = [place for place, prompt in enumerate(ids) if len(prompt) <= (config.prompt.max_tokens or len(prompt))]
-    if len(fitting) < shares:
+    if not fitting:
         raise UserError(
-            f"only {len(fitting)} of {len(ids)} prompts are within prompt.max_tokens ({config.prompt.max_tokens}); "
-            "raise it, or shorten the system prompt"
+            f"every prompt is longer than prompt.max_tokens ({config.prompt.max_tokens}); raise it, or shorten the "
+            "system prompt"
         )
+    too_long = len(ids) - len(fitting)
     kept = fitting[share::shares]
+    if not kept:  # more shares than questions
+        return {"engine": "none", "seconds": 0.0, "too_long": too_long}
     longest = max(len(ids[place]) for place in fitting) + config.max_new_tokens
     rows = rows.iloc[kept].reset_index(drop=True)
-    too_long = len(ids) - len(fitting)
     prompts, ids = [prompts[place] for place in kept], [ids[place] for place in kept]
     adapter = Path(job["adapter"]) if job["adapter"] else None
     scorer = Scorer.of(config)

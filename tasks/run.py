@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,18 +63,29 @@ class Run:
             ) from None
         return cls(id, folder)
 
-    def claim(self) -> None:
-        """Hold the run for this process until it ends, however it ends. Raises UserError if another one holds it."""
+    def claim(self, on_wait: Callable[[str], None] | None = None) -> None:
+        """Hold the run for this process until it ends, however it ends.
+
+        If another one holds it, raise UserError, or with `on_wait` tell it that and wait for the other's end: a server
+        that was away takes a run for dead that went on without it, and starts another attempt.
+        """
         if self.folder in _claimed:
             return
         file = (self.folder / "lock").open("a+")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            raise UserError(
-                f"the run {self.id} is going on in the process {file.read().strip()}; wait for its end, or cancel it"
-            ) from None
+        told = False
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                file.seek(0)
+                going_on = f"the run {self.id} is going on in the process {file.read().strip()}"
+                if on_wait is None:
+                    raise UserError(f"{going_on}; wait for its end, or cancel it") from None
+                if not told:
+                    on_wait(f"{going_on}; waiting for its end")
+                    told = True
+                time.sleep(1)
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()
@@ -106,7 +118,8 @@ class Run:
 
     def attempts(self) -> dict[str, int]:
         """How often each stage that is done by a program was begun."""
-        attempts = [path.stem.rpartition("-") for path in (self.folder / "logs").glob("*-*.log")]
+        names = [path.stem for path in (self.folder / "logs").glob("*-*.log")]
+        attempts = [name.rpartition("-") for name in names if "." not in name]  # without the shares of an evaluation
         return {
             stage: max(int(n) for one, _, n in attempts if one == stage) for stage in sorted({a[0] for a in attempts})
         }

@@ -25,6 +25,7 @@ from tasks import memory
 from tasks.errors import UserError, WorkerFailed
 from tasks.run import PROJECT, read_json, write_json
 
+FAREWELL = 5.0  # seconds for what is still in the pipe of a worker that has ended
 GRACE = 20.0  # seconds that a worker has after SIGTERM; Prefect kills a cancelled run after 30
 _LINE_END = re.compile(rb"[\r\n]+")
 
@@ -71,7 +72,8 @@ def run_jobs(
     started = time.monotonic()
     workers: list[Worker] = []
     codes: dict[Worker, int] = {}
-    try:
+    # All are ended, also where one cannot be in order, and on a BaseException: Prefect's cancellation arrives as one.
+    with contextlib.ExitStack() as ending:
         for part in parts:
             heard = (lambda _: None) if workers else on_line
             workers.append(
@@ -85,6 +87,9 @@ def run_jobs(
                     environment={**(environment or {}), **part.environment},
                 )
             )
+            ending.callback(workers[-1].end, grace)
+        for worker in workers:  # the last one in comes first: all are asked before the first is waited for
+            ending.callback(worker.ask_to_end)
         while len(codes) < len(workers) and not any(codes.values()):
             for worker in [one for one in workers if one not in codes]:
                 if (code := worker.wait(1.0 / len(workers))) is not None:
@@ -96,12 +101,6 @@ def run_jobs(
                 raise UserError(
                     f"{module} ran past {limit_setting} of {time_limit:g} s and was ended; {limit_advice}.{last}"
                 )
-    finally:
-        # BaseException too: Prefect's cancellation arrives as one (TerminationSignal).
-        for worker in workers:
-            worker.ask_to_end()
-        for worker in workers:
-            worker.end(grace)
     if on_tick:
         on_tick()  # once more, for what the workers left in their last second
     failed = [worker for worker, code in codes.items() if code]
@@ -134,6 +133,7 @@ class Worker:
         self.tail: deque[str] = deque(maxlen=30)
         """The last lines of its output."""
         self._signs = memory.Signs()
+        self._asked: float | None = None
 
         def line_seen(line: str) -> None:
             self.tail.append(line)
@@ -177,13 +177,15 @@ class Worker:
         raise self._failure(code)
 
     def ask_to_end(self) -> None:
-        """Send SIGTERM to it and all that it started, unless it has ended."""
-        if self._process.poll() is None:
+        """Send SIGTERM to it and all that it started, unless it has ended or was asked before."""
+        if self._process.poll() is None and self._asked is None:
+            self._asked = time.monotonic()
             _signal_group(self._process.pid, signal.SIGTERM)
 
     def end(self, grace: float = GRACE) -> None:
-        """End it and all that it started; SIGTERM first, SIGKILL after the grace."""
-        _end_group(self._process, grace, self._output)
+        """End it and all that it started; SIGTERM first, SIGKILL when `grace` seconds have passed since that."""
+        self.ask_to_end()
+        _end_group(self._process, self._asked + grace if self._asked is not None else 0.0, self._output)
 
     def _failure(self, code: int) -> WorkerFailed:
         raised = read_json(self._job.with_suffix(".memory"))["error"] if self._left(".memory") else None
@@ -232,21 +234,19 @@ class _Output:
             self._on_line(line.decode("utf-8", "replace").rstrip())
 
 
-def _end_group(process: subprocess.Popen[bytes], grace: float, output: _Output) -> None:
-    """End the worker and all it started; SIGTERM first, SIGKILL after the grace."""
+def _end_group(process: subprocess.Popen[bytes], deadline: float, output: _Output) -> None:
+    """Wait until the worker and all it started have ended, with SIGKILL at the deadline (by `time.monotonic`)."""
     try:
-        if process.poll() is None:
-            _signal_group(process.pid, signal.SIGTERM)
-            # A launcher ends at once; the trainer that it started may still be writing its checkpoint.
-            deadline = time.monotonic() + grace
-            while time.monotonic() < deadline and (process.poll() is None or _has_members(process.pid)):
-                if not output.read(timeout=0.1) and not output.open:
-                    time.sleep(0.1)
+        # A launcher ends at once; the trainer that it started may still be writing its checkpoint.
+        while time.monotonic() < deadline and (process.poll() is None or _has_members(process.pid)):
+            if not output.read(timeout=0.1) and not output.open:
+                time.sleep(0.1)
     finally:  # its output may be more than the disk can take
         _signal_group(process.pid, signal.SIGKILL)  # also what outlived a worker that ended by itself
         process.wait()
     try:
-        while output.read(timeout=0.2):
+        latest = time.monotonic() + FAREWELL  # what has left the group may hold the pipe, and write for ever
+        while time.monotonic() < latest and output.read(timeout=0.2):
             pass
     finally:
         output.close()

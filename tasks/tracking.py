@@ -339,11 +339,12 @@ class Tracker:
         try:
             with _impatient() if status == "KILLED" else nullcontext():
                 self.finish(status, None if self.outcome == "unchanged" else outcome)
-        except (MlflowException, OSError) as error:  # or the disk is full, which keeps what was sent
+        except Exception as error:  # whatever it is, it shall not hide why the flow ends
             logger.warning(
                 "MLflow could not be told that the run has ended (%s); it counts as running there until it is gone on "
                 "with",
-                str(error).splitlines()[0][:200],
+                (str(error) or type(error).__name__).splitlines()[0][:200],
+                exc_info=not isinstance(error, MlflowException | OSError),
             )
 
 

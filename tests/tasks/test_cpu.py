@@ -173,6 +173,14 @@ def test_prompts_that_all_differ_are_scored_as_trl_does(trainer):
     assert one == other and torch.equal(expected[0], found[0])
 
 
+def test_with_dropout_each_completion_has_its_own_prompt(trainer, monkeypatch):
+    monkeypatch.setattr(trainer.model.config, "attention_dropout", 0.1)
+    trainer.model.train()
+    tokens, mask = group(list(range(5, 45)), list(range(50, 83)), each=4)
+    given, *_ = scores(trainer, trainer._get_per_token_logps_and_entropies, tokens, mask)
+    assert given == 8 * (40 + 12)
+
+
 def test_trl_still_needs_the_adapter():
     """Fails when TRL passes `enforce_eager` or `block_size`, or when its own sync leaves `load_weights` alone."""
     import trl.generation.vllm_generation

@@ -81,7 +81,7 @@ def test_sampled_completions_differ_and_leave_the_greedy_ones_as_they_were(score
     assert samples.groupby("id")["completion"].nunique().min() > 1
 
 
-def test_fewer_questions_than_processes_are_no_trouble_but_fewer_prompts_that_fit_are(score):
+def test_fewer_questions_than_processes_are_no_trouble_but_prompts_that_are_all_too_long_are(score):
     assert score("few", processes=5, limit=2)["n"] == 2
-    with pytest.raises(UserError, match=r"only 0 of 7 prompts are within prompt.max_tokens \(1\); raise it"):
+    with pytest.raises(UserError, match=r"every prompt is longer than prompt.max_tokens \(1\); raise it"):
         score("short", prompt={"max_tokens": 1})

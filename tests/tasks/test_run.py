@@ -1,5 +1,8 @@
 """The run folder and the store."""
 
+import subprocess
+import sys
+
 import pytest
 
 from tasks.errors import UserError
@@ -32,6 +35,43 @@ def test_each_attempt_has_a_log_of_its_own_and_a_link_to_the_newest():
     first, second = run.log_file("train"), run.log_file("train")
     assert (first.name, second.name) == ("train-1.log", "train-2.log")
     assert (run.folder / "logs" / "train.log").resolve() == second
+
+
+HOLDER = """
+import sys, time
+from tasks.run import Run
+Run.open("held").claim()
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_run_that_another_process_holds_is_refused_or_waited_for():
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+        run = Run.open("held")
+        with pytest.raises(UserError, match=f"the run held is going on in the process {holder.pid}; wait for its end"):
+            run.claim()
+        told: list[str] = []
+
+        def tell(words: str) -> None:
+            told.append(words)
+            holder.kill()
+
+        run.claim(on_wait=tell)
+        assert told == [f"the run held is going on in the process {holder.pid}; waiting for its end"]
+        run.release()
+    finally:
+        holder.kill()
+        holder.wait()
+
+
+def test_attempts_are_counted_by_stage_and_not_by_share():
+    run = Run.open("counted")
+    for name in ("train", "evaluate", "evaluate.1", "train"):
+        run.log_file(name)
+    assert run.attempts() == {"evaluate": 1, "train": 2}
 
 
 def test_a_stored_thing_is_made_once():

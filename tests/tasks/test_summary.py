@@ -54,6 +54,10 @@ def test_numbers_vote_by_their_value_and_the_first_of_equals_wins():
     assert sampled_summary(table({"a": ["5", "4"]}))["sampled/majority"] == 0.0
 
 
+def test_golds_that_are_no_numbers_have_no_majority():
+    assert "sampled/majority" not in sampled_summary(table({"a": ["B", "C"]}, gold="B"))
+
+
 def test_without_a_gold_there_are_rewards_alone():
     rewards = table({"a": ["4", "5"]}).drop(columns=["correct", "flexible"])
     assert {name.removesuffix("_stderr") for name in sampled_summary(rewards)} == {

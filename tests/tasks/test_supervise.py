@@ -57,6 +57,9 @@ PROGRAM = """
             signal.signal(signal.SIGTERM, goodbye)
             print("ready", flush=True)
             time.sleep(300)
+        if job["do"] == "stay":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            time.sleep(300)
         if job["do"] == "leave_a_child":
             child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
             print("pids", os.getpid(), child.pid, flush=True)
@@ -211,6 +214,13 @@ def test_one_of_several_workers_that_fails_ends_them_all_and_its_reason_is_given
         run_jobs(worker, parts(tmp_path, {"do": "linger"}, {"do": "refuse"}), on_line=lines.append)
     assert time.monotonic() - started < 30
     assert gone(pids_in((tmp_path / "0.log").read_text().splitlines()))
+
+
+def test_the_grace_is_that_of_all_together(worker, tmp_path):
+    started = time.monotonic()
+    with pytest.raises(UserError, match="ran past the time limit"):
+        run_jobs(worker, parts(tmp_path, *[{"do": "stay"}] * 3), on_line=print, time_limit=2, grace=3)
+    assert time.monotonic() - started < 9
 
 
 def test_the_time_limit_ends_the_worker_and_what_it_started(worker, tmp_path):
