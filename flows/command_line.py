@@ -82,7 +82,10 @@ def run_to_end(flow: Callable[[], State]) -> int:
     # that Prefect may have started for this process ends with it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     logging.getLogger("prefect.flow_runs").addFilter(_without_failure)
-    state = flow()
+    try:
+        state = flow()
+    except KeyboardInterrupt:  # the flow has said what to do next; a traceback would say no more
+        return 128 + signal.SIGINT
     code = 0 if state.is_completed() else 1
     print(state.message if code == 0 else f"error: {state.message}", file=sys.stdout if code == 0 else sys.stderr)
     return code

@@ -51,7 +51,7 @@ def evaluate(
         return Failed(name=REFUSED, message=str(error))
     settings.write(run.folder / "config.yaml")
     try:
-        with leaving_in_time():
+        with leaving_in_time("the run was ended; nothing of it is kept but what is in the store"):
             return _run(Context(run, settings), model or settings.model.name)
     except (StageFailed, UserError) as failure:
         return Failed(message=str(failure))

@@ -140,7 +140,7 @@ def grpo(
     write_json(run.folder / "run.json", {"until": until})
     get_run_logger().info("run folder: %s", run.folder)
     try:
-        with leaving_in_time():
+        with leaving_in_time(f"the run was ended; go on with it: python -m flows.resume {run.id}"):
             return _run(Context(run, settings), until)
     except (StageFailed, UserError) as failure:
         return Failed(message=str(failure))

@@ -36,12 +36,16 @@ def leave_within(seconds: float, code: int) -> None:
 
 
 @contextlib.contextmanager
-def leaving_in_time() -> Iterator[None]:
-    """Leave within ten seconds once what is done here is cancelled; Prefect grants thirty in all."""
+def leaving_in_time(last_word: str) -> Iterator[None]:
+    """Leave within ten seconds once what is done here is cancelled, with a word on what can be done then.
+
+    Prefect grants thirty seconds in all.
+    """
     try:
         yield
     except Exception:
         raise
     except BaseException:  # a cancellation arrives as TerminationSignal, which is no Exception
+        print(last_word, file=sys.stderr)
         leave_within(10, 128 + signal.SIGTERM)
         raise

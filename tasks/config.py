@@ -26,7 +26,7 @@ from rewards.registry import REGISTRY, check_parameters, is_registered
 from rewards.traits import traits_of
 from tasks.errors import UserError
 from tasks.run import PROJECT
-from tasks.trl_fields import check_field, table
+from tasks.trl_fields import SUCCESSORS, check_field, table
 
 Stage = Literal["ingest", "validate", "check_rewards", "baseline", "train", "evaluate", "register"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
@@ -249,6 +249,8 @@ class RewardsSettings(Section):
     cases: Path | None = Field(None, description="Cases of your own (JSONL or YAML) that the rewards must meet.")
     exploit_limit: float | None = Field(
         None,
+        gt=0,
+        le=1,
         description="The most, as a share of the maximum, that a degenerate completion may earn if that is more than "
         "an honest but wrong answer earns; null only reports.",
     )
@@ -618,7 +620,10 @@ def parse_override(text: str) -> tuple[str, Any]:
     """`training.learning_rate=1e-5` as a name and a value; the value is read as YAML."""
     name, equals, value = text.partition("=")
     if not equals or len(name.split(".")) < 2 or not all(part.strip() for part in name.split(".")):
-        raise UserError(f"{text!r} is no override: write section.key=value, for example training.learning_rate=1e-5")
+        near = f"training.{text}" if name in table()["grpo"] and value else "training.learning_rate=1e-5"
+        if name in SUCCESSORS:
+            raise UserError(f"{text!r} is no override: {name} is {SUCCESSORS[name]} here; write section.key=value")
+        raise UserError(f"{text!r} is no override: write section.key=value, for example {near}")
     if not value.strip():
         raise UserError(f"{text!r} gives no value; write {name}=null to unset it")
     try:

@@ -46,26 +46,31 @@ def evaluate(job: dict[str, Any]) -> dict[str, Any]:
     adapter = Path(job["adapter"]) if job["adapter"] else None
     scorer = Scorer.of(config)
     engine = make_engine(config, job["model"], adapter, tokenizer, longest)
-    completions, seconds = _timed(engine, ids, Sampling(config.max_new_tokens))
+    whose = f"share {share + 1} of {shares}: " if shares > 1 else ""
+    completions, seconds = _timed(engine, ids, Sampling(config.max_new_tokens), whose)
     table = scorer.score(rows, prompts, [one for [one] in completions])
     table.to_parquet(job["results"])
     if n := config.evaluation.samples:
         how = Sampling(config.max_new_tokens, n, config.evaluation.temperature, config.evaluation.top_p)
-        sampled, _ = _timed(engine, ids, how)
+        sampled, _ = _timed(engine, ids, how, whose)
         repeated = rows.loc[rows.index.repeat(n)].reset_index(drop=True)
         again = [prompt for prompt in prompts for _ in range(n)]
         scorer.score(repeated, again, [one for group in sampled for one in group]).to_parquet(job["samples"])
     return {"engine": engine.name, "seconds": seconds, "too_long": too_long}
 
 
-def _timed(engine: Engine, ids: Sequence[list[int]], sampling: Sampling) -> tuple[list[list[Completion]], float]:
+def _timed(
+    engine: Engine, ids: Sequence[list[int]], sampling: Sampling, whose: str
+) -> tuple[list[list[Completion]], float]:
     """The completions, and the seconds that they took."""
     started = time.monotonic()
     completions = engine.generate(ids, sampling)
     seconds = time.monotonic() - started
     tokens = sum(one.tokens for group in completions for one in group)
     count = len(ids) * sampling.n
-    print(f"{count} completions, {tokens} tokens in {seconds:.1f} s ({tokens / seconds:.0f} tokens/s)", flush=True)
+    print(
+        f"{whose}{count} completions, {tokens} tokens in {seconds:.1f} s ({tokens / seconds:.0f} tokens/s)", flush=True
+    )
     return completions, round(seconds, 2)
 
 

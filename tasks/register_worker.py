@@ -119,7 +119,7 @@ def _equal(model: Any, base: Any) -> bool:
 def _nothing_learned(fact: str) -> str:
     return (
         f"training has not changed the model ({fact}), so it is not registered; look at train/grad_norm and "
-        "train/frac_reward_zero_std, and at training.learning_rate"
+        "train/frac_reward_zero_std, and at training.learning_rate with its warm-up, which begins at 0"
     )
 
 

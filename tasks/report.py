@@ -50,7 +50,8 @@ def table_rows(before: Summary, after: Summary) -> list[tuple[str, str, str, str
 def _sampled_labels(summary: Summary) -> dict[str, str]:
     """A label for each measure of sampled completions that the summary holds."""
     measures = [key for key in summary if key.startswith("sampled/") and not key.endswith("_stderr")]
-    return {key: f"{key.removeprefix('sampled/').replace('_', ' ').capitalize()}, sampled" for key in measures}
+    words = {key: key.removeprefix("sampled/").replace("_flexible", ", flexible").replace("_", " ") for key in measures}
+    return {key: f"{words[key].capitalize()}, sampled" for key in measures}
 
 
 def score_text(summary: Summary) -> str:

@@ -33,8 +33,9 @@ def sampled_summary(table: pd.DataFrame) -> dict[str, Any]:
     """The same for several sampled completions of each question, as `sampled/NAME`; all errors are over questions.
 
     `accuracy` is the share of right completions, `pass_at_k` the chance that one of k is right, for k a power of two
-    and for all of them, `majority`, where golds are numbers, the share of questions whose most frequent number is the
-    gold (of equally frequent ones the first), `best_reward` the mean of each question's best.
+    and for all of them, `best_reward` the mean of each question's best. Where golds are numbers, `accuracy_flexible`
+    goes by the number that each completion ends with, and `majority_flexible` by the most frequent of them (of equally
+    frequent ones the first; without a number there is no vote).
     """
     questions = [part for _, part in table.groupby("id", sort=False)]
     n = len(questions[0])
@@ -48,11 +49,14 @@ def sampled_summary(table: pd.DataFrame) -> dict[str, Any]:
         for k in sorted({2**power for power in range(1, n.bit_length()) if 2**power <= n} | {n}):
             found[f"pass_at_{k}"] = [pass_at(k, n, count) for count in right]
         if all(parse_number(str(part["answer"].iloc[0])) is not None for part in questions):
-            found["majority"] = [_majority_is_right(part) for part in questions]
+            found["accuracy_flexible"] = [part["correct_flexible"].mean() for part in questions]
+            found["majority_flexible"] = [_majority_is_right(part) for part in questions]
     result: dict[str, Any] = {}
     for name, values in found.items():
         result[f"sampled/{name}"] = sum(values) / len(values)
-        result[f"sampled/{name}_stderr"] = mean_stderr(values)
+        share = sum(values) / len(values)
+        yes_or_no = "reward" not in name and set(values) <= {0.0, 1.0}
+        result[f"sampled/{name}_stderr"] = proportion_stderr(share, len(values)) if yes_or_no else mean_stderr(values)
     return result
 
 

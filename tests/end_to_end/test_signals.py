@@ -36,3 +36,22 @@ def test_a_command_ends_within_half_a_minute_though_its_prefect_server_has_ended
     assert left_of(family, within=5) == []
     [recorded] = place.mlflow_runs()
     assert (recorded.info.status, recorded.data.tags["outcome"]) == ("KILLED", "cancelled")
+    assert "the run was ended; go on with it: python -m flows.resume " in (tmp_path / "log").read_text()
+
+
+def test_ctrl_c_ends_a_command_with_a_sentence_on_how_to_go_on(
+    sandbox: Sandbox, tiny_settings: dict[str, Any], untrained_model
+):
+    settings = tiny_settings | {"model": tiny_settings["model"] | {"name": str(untrained_model)}}
+    config = write_config(sandbox.folder / "interrupted.yaml", settings)
+    log = sandbox.folder / "log"
+    process = sandbox.start("-m", "flows.grpo", str(config), log=log, new_session=True)
+    while not list(sandbox.runs.glob("*/logs/preflight.log")):
+        assert process.poll() is None
+        time.sleep(0.1)
+    family = process_family(process.pid)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 128 + signal.SIGINT
+    assert left_of(family, within=5) == []
+    [run] = sandbox.runs.glob("*/run.json")
+    assert f"python -m flows.resume {run.parent.name}" in log.read_text() and "Traceback" not in log.read_text()

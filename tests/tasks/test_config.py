@@ -210,3 +210,17 @@ def test_the_pilot_is_the_gsm8k_recipe_on_a_few_questions():
     assert pilot.data.max_samples == 64
     same = ("learning_rate", "num_generations", "per_device_train_batch_size", "max_completion_length", "loss_type")
     assert {name: pilot.training.grpo[name] for name in same} == {name: full.training.grpo[name] for name in same}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("warmup_ratio=0.1", "warmup_ratio is training.warmup_steps (a value below 1 is a share of all steps) here"),
+        ("learning_rate=1e-6", "write section.key=value, for example training.learning_rate=1e-6"),
+        ("limit=3", "write section.key=value, for example training.learning_rate=1e-5"),
+    ],
+)
+def test_an_override_without_its_section_is_shown_with_it_where_that_is_known(text, words):
+    with pytest.raises(UserError) as caught:
+        parse_override(text)
+    assert words in str(caught.value)

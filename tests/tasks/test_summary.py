@@ -15,6 +15,7 @@ def table(answers: dict[str, list[str | None]], gold: str = "4") -> pd.DataFrame
             "answer": gold,
             "flexible": [number for _, number in rows],
             "correct": [number == gold for _, number in rows],
+            "correct_flexible": [number == gold for _, number in rows],
             "reward": [2.0 * (number == gold) for _, number in rows],
             "tokens": 3,
             "finished": True,
@@ -41,21 +42,23 @@ def test_sampled_completions_are_summed_up_by_question():
     assert found["sampled/accuracy"] == pytest.approx(1 / 3)
     assert found["sampled/pass_at_2"] == pytest.approx((1 + 2 / 3 + 0) / 3)
     assert found["sampled/pass_at_3"] == pytest.approx(2 / 3)
-    assert found["sampled/majority"] == pytest.approx(1 / 3)
+    assert found["sampled/majority_flexible"] == pytest.approx(1 / 3)
+    assert found["sampled/accuracy_flexible"] == found["sampled/accuracy"]
     assert found["sampled/best_reward"] == pytest.approx(4 / 3)
+    assert found["sampled/pass_at_3_stderr"] == pytest.approx((2 / 3 * 1 / 3 / 3) ** 0.5)  # yes or no, as for accuracy
     # Over questions: three completions of one question are not three independent ones.
     assert found["sampled/accuracy_stderr"] == pytest.approx(pd.Series([2 / 3, 1 / 3, 0]).std() / 3**0.5)
     assert not [name for name in found if not name.startswith("sampled/")]
 
 
 def test_numbers_vote_by_their_value_and_the_first_of_equals_wins():
-    assert sampled_summary(table({"a": ["5", "4.0", "4"]}))["sampled/majority"] == 1.0
-    assert sampled_summary(table({"a": ["4", "5"]}))["sampled/majority"] == 1.0
-    assert sampled_summary(table({"a": ["5", "4"]}))["sampled/majority"] == 0.0
+    assert sampled_summary(table({"a": ["5", "4.0", "4"]}))["sampled/majority_flexible"] == 1.0
+    assert sampled_summary(table({"a": ["4", "5"]}))["sampled/majority_flexible"] == 1.0
+    assert sampled_summary(table({"a": ["5", "4"]}))["sampled/majority_flexible"] == 0.0
 
 
 def test_golds_that_are_no_numbers_have_no_majority():
-    assert "sampled/majority" not in sampled_summary(table({"a": ["B", "C"]}, gold="B"))
+    assert "sampled/majority_flexible" not in sampled_summary(table({"a": ["B", "C"]}, gold="B"))
 
 
 def test_without_a_gold_there_are_rewards_alone():
