@@ -9,8 +9,9 @@ from typing import Any
 
 from prefect import State, flow, get_run_logger
 from prefect.runtime import flow_run
-from prefect.states import Completed, Failed
+from prefect.states import Cancelled, Completed, Failed
 
+from flows.cancellation import RunCancelled, heeding_cancellation
 from flows.hooks import end_record
 from flows.leaving import leaving_in_time
 from flows.shared_stages import ingest, preflight, score_untrained
@@ -51,10 +52,15 @@ def evaluate(
         return Failed(name=REFUSED, message=str(error))
     settings.write(run.folder / "config.yaml")
     try:
-        with leaving_in_time("the run was ended; nothing of it is kept but what is in the store"):
+        with (
+            leaving_in_time("the run was ended; nothing of it is kept but what is in the store"),
+            heeding_cancellation(),
+        ):
             return _run(Context(run, settings), model or settings.model.name)
     except (StageFailed, UserError) as failure:
         return Failed(message=str(failure))
+    except RunCancelled as cancelled:
+        return Cancelled(message=str(cancelled))
 
 
 def _run(context: Context, model: str) -> State:

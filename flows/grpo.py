@@ -10,9 +10,10 @@ from typing import Any
 import pandas as pd
 from prefect import State, flow, get_run_logger
 from prefect.runtime import flow_run
-from prefect.states import Completed, Failed
+from prefect.states import Cancelled, Completed, Failed
 
 from flows.artifacts import completions_table, measured, publish, show_gate
+from flows.cancellation import RunCancelled, heeding_cancellation
 from flows.hooks import end_record
 from flows.leaving import leaving_in_time
 from flows.run_id import run_id
@@ -140,10 +141,15 @@ def grpo(
     write_json(run.folder / "run.json", {"until": until})
     get_run_logger().info("run folder: %s", run.folder)
     try:
-        with leaving_in_time(f"the run was ended; go on with it: python -m flows.resume {run.id}"):
+        with (
+            leaving_in_time(f"the run was ended; go on with it: python -m flows.resume {run.id}"),
+            heeding_cancellation(),
+        ):
             return _run(Context(run, settings), until)
     except (StageFailed, UserError) as failure:
         return Failed(message=str(failure))
+    except RunCancelled as cancelled:
+        return Cancelled(message=str(cancelled))
 
 
 def _run(context: Context, until: Stage) -> State:

@@ -12,13 +12,24 @@ import psutil
 from sandbox import Sandbox
 
 
+def ask(api: str, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+    """A request to a Prefect server, repeated as Prefect's own client does while SQLite is busy with another one."""
+    deadline = time.monotonic() + 60
+    while True:
+        answer = httpx.request(method, f"{api}/{path}", json=body, timeout=30)
+        if answer.status_code != 503 or time.monotonic() > deadline:
+            answer.raise_for_status()
+            return answer.json() if answer.content else None
+        time.sleep(0.5)
+
+
 def prefect(place: Sandbox, *arguments: str) -> subprocess.CompletedProcess[str]:
     return place.run("-m", "prefect", *arguments)
 
 
 def newest_flow_run(place: Sandbox) -> dict[str, Any]:
     query = {"sort": "EXPECTED_START_TIME_DESC", "limit": 1}
-    [flow_run] = httpx.post(f"{place.variables['PREFECT_API_URL']}/flow_runs/filter", json=query).json()
+    [flow_run] = ask(place.variables["PREFECT_API_URL"], "POST", "flow_runs/filter", query)
     return flow_run
 
 
@@ -39,13 +50,10 @@ class DeployedRun:
 
     def __init__(self, place: Sandbox, overrides: dict[str, Any]) -> None:
         self.place, self.api = place, place.variables["PREFECT_API_URL"]
-        [deployment] = httpx.post(
-            f"{self.api}/deployments/filter", json={"deployments": {"name": {"any_": ["demo"]}}}
-        ).json()
-        self.id: str = httpx.post(
-            f"{self.api}/deployments/{deployment['id']}/create_flow_run",
-            json={"parameters": {"overrides": overrides}, "state": {"type": "SCHEDULED"}},
-        ).json()["id"]
+        demo = {"deployments": {"name": {"any_": ["demo"]}}}
+        [deployment] = ask(self.api, "POST", "deployments/filter", demo)
+        wanted = {"parameters": {"overrides": overrides}, "state": {"type": "SCHEDULED"}}
+        self.id: str = ask(self.api, "POST", f"deployments/{deployment['id']}/create_flow_run", wanted)["id"]
         self.folder = place.runs / self.id
 
     @property
@@ -55,7 +63,7 @@ class DeployedRun:
 
     @property
     def state(self) -> str:
-        return str(httpx.get(f"{self.api}/flow_runs/{self.id}").json()["state_type"])
+        return str(ask(self.api, "GET", f"flow_runs/{self.id}")["state_type"])
 
     def begun(self, stage: str) -> bool:
         """Whether a program that does the stage, or else its first line in the log, is there."""
@@ -67,8 +75,7 @@ class DeployedRun:
     def cancel(self) -> None:
         """What the button in the UI does."""
         state = {"type": "CANCELLING", "name": "Cancelling"}
-        answer = httpx.post(f"{self.api}/flow_runs/{self.id}/set_state", json={"state": state})
-        assert answer.json()["status"] == "ACCEPT"
+        assert ask(self.api, "POST", f"flow_runs/{self.id}/set_state", {"state": state})["status"] == "ACCEPT"
 
     def retry(self) -> None:
         assert prefect(self.place, "flow-run", "retry", self.id).returncode == 0

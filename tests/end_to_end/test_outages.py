@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import httpx
 import pytest
-from deployed_runs import DeployedRun, Worker
+from deployed_runs import DeployedRun, Worker, ask, left_alive
 from faults import steps_done
 from sandbox import Sandbox, Server
 
@@ -32,21 +31,22 @@ def is_complete(place: Sandbox, name: str, run: DeployedRun, steps: int) -> None
 @contextmanager
 def impatient(place: Sandbox) -> Iterator[None]:
     """The automation for silent runs as it ships, but for a silence of 45 seconds."""
-    api = f"{place.variables['PREFECT_API_URL']}/automations"
-    [shipped] = [one for one in httpx.post(f"{api}/filter", json={}).json() if one["name"] == "grpo-crash-silent-runs"]
+    api = place.variables["PREFECT_API_URL"]
+    known = ask(api, "POST", "automations/filter", {})
+    [shipped] = [one for one in known if one["name"] == "grpo-crash-silent-runs"]
     values = {name: value for name, value in shipped.items() if name not in ("id", "created", "updated")}
     sooner = values | {"trigger": values["trigger"] | {"within": 45}}
-    httpx.put(f"{api}/{shipped['id']}", json=sooner).raise_for_status()
+    ask(api, "PUT", f"automations/{shipped['id']}", sooner)
     yield
-    httpx.put(f"{api}/{shipped['id']}", json=values).raise_for_status()
+    ask(api, "PUT", f"automations/{shipped['id']}", values)
 
 
 def test_registering_again_lets_the_server_keep_what_it_has_seen_of_silent_runs(place: Sandbox, worker: Worker):
     """By Prefect's own way an update of an automation forgets it; each `make up` would be one."""
-    api = f"{place.variables['PREFECT_API_URL']}/automations/filter"
 
     def triggers() -> dict[str, str]:
-        return {one["name"]: one["trigger"]["id"] for one in httpx.post(api, json={}).json()}
+        known = ask(place.variables["PREFECT_API_URL"], "POST", "automations/filter", {})
+        return {one["name"]: one["trigger"]["id"] for one in known}
 
     before = triggers()
     assert place.run("deployments/register.py").returncode == 0
@@ -83,3 +83,22 @@ def test_a_run_that_has_lost_its_machine_and_then_both_servers_for_a_minute_ends
     assert run.state == "COMPLETED"
     is_complete(place, name, run, STEPS)
     assert len(list((run.folder / "logs").glob("train-*.log"))) == 2
+
+
+def test_a_run_can_be_cancelled_after_the_server_was_away(
+    place: Sandbox, worker: Worker, given: dict[str, Any], prefect_server: Server
+):
+    """Prefect's runner has given up listening by then, so that the run looks for itself."""
+    name = "late"
+    changes = {"training.max_steps": STEPS, "training.save_steps": 50}
+    run = DeployedRun(place, given | changes | {"registry.name": name, "registry.experiment": name})
+    run.wait_until(lambda: steps_done(run.folder) >= 1)
+    prefect_server.kill()
+    time.sleep(50)
+    prefect_server.start()
+    family = [run.process, *run.process.children(recursive=True)]
+    run.cancel()
+    assert left_alive(family, within=35) == []
+    run.wait_until(lambda: run.state == "CANCELLED", 60)
+    [recorded] = place.mlflow_runs(name)
+    assert (recorded.info.status, recorded.data.tags["outcome"]) == ("KILLED", "cancelled")

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
-from deployed_runs import DeployedRun, left_alive
+from deployed_runs import DeployedRun, ask, left_alive
 from sandbox import PROJECT, Sandbox, free_port
 
 pytestmark = pytest.mark.slow
@@ -66,8 +66,8 @@ def test_make_up_starts_all_and_make_down_ends_exactly_that(stack, prefect_serve
     assert up.returncode == 0, up.stdout + up.stderr
     assert stack.answering() == (True, True)
     api = f"http://127.0.0.1:{stack.prefect_port}/api"
-    deployments = httpx.post(f"{api}/deployments/filter", json={}).json()
-    flows = {one["id"]: one["name"] for one in httpx.post(f"{api}/flows/filter", json={}).json()}
+    deployments = ask(api, "POST", "deployments/filter", {})
+    flows = {one["id"]: one["name"] for one in ask(api, "POST", "flows/filter", {})}
     assert {f"{flows[one['flow_id']]}/{one['name']}" for one in deployments} == DEPLOYMENTS
     assert [one["active"] for deployment in deployments for one in deployment["schedules"]] == [False]
     assert worker_is_online(api)
@@ -131,7 +131,7 @@ def test_make_up_refuses_a_port_that_is_taken_and_starts_nothing(stack, prefect_
 def worker_is_online(api: str) -> bool:
     """Whether a worker of the pool has been heard of, or is within a minute."""
     for _ in range(60):
-        workers = httpx.post(f"{api}/work_pools/grpo/workers/filter", json={}).json()
+        workers = ask(api, "POST", "work_pools/grpo/workers/filter", {})
         if [one["status"] for one in workers] == ["ONLINE"]:
             return True
         time.sleep(1)
