@@ -9,13 +9,12 @@ import contextlib
 import contextvars
 import os
 import signal
-import sys
 import threading
 from collections.abc import Iterator
-from typing import Any
 from uuid import UUID
 
 import httpx
+from prefect._internal.control_listener import get_intent
 from prefect.client.orchestration import get_client
 from prefect.exceptions import PrefectException
 from prefect.runtime import deployment, flow_run
@@ -37,19 +36,10 @@ def heeding_cancellation() -> Iterator[None]:
     if deployment.id is None:
         yield
         return
-    asked, over, ours = threading.Event(), threading.Event(), threading.Event()
-    before = signal.getsignal(signal.SIGTERM)
-
-    def note(number: int, frame: Any) -> None:
-        asked.set()  # whoever it was: a second signal would disturb the end that the first one has begun
-        if not callable(before):
-            sys.exit(128 + signal.SIGTERM)
-        before(number, frame)
-
+    over, ours = threading.Event(), threading.Event()
     # In a copy of the context, since by it the thread knows which server to ask.
-    arguments = (_watch, UUID(flow_run.id), asked, over, ours)
+    arguments = (_watch, UUID(flow_run.id), over, ours)
     thread = threading.Thread(target=contextvars.copy_context().run, args=arguments, daemon=True)
-    signal.signal(signal.SIGTERM, note)
     thread.start()
     try:
         yield
@@ -60,10 +50,9 @@ def heeding_cancellation() -> Iterator[None]:
     finally:
         over.set()
         thread.join(5)
-        signal.signal(signal.SIGTERM, before)
 
 
-def _watch(run: UUID, asked: threading.Event, over: threading.Event, ours: threading.Event) -> None:
+def _watch(run: UUID, over: threading.Event, ours: threading.Event) -> None:
     with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}), get_client(sync_client=True) as client:
         seen = 0
         while seen < 2:
@@ -72,6 +61,8 @@ def _watch(run: UUID, asked: threading.Event, over: threading.Event, ours: threa
             with contextlib.suppress(httpx.HTTPError, PrefectException):  # the server is away; asked again later
                 state = client.read_flow_run(run).state
                 seen = seen + 1 if state is not None and state.is_cancelling() else 0
-    if not asked.is_set():
+    # Not where the runner has announced its own: a second signal would disturb the end that the first one has begun.
+    # (By a handler of our own for SIGTERM Prefect would no longer take the runner's for a cancellation.)
+    if get_intent() is None:
         ours.set()
         os.kill(os.getpid(), signal.SIGTERM)
