@@ -5,6 +5,7 @@ Every process is ended by its own id.
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -26,6 +27,11 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def heed_interrupts() -> None:
+    """For a child before it begins: SIGINT, which a shell lets its background ignore, means what it means in front."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class Server:
@@ -116,6 +122,7 @@ class Sandbox:
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 start_new_session=new_session,
+                preexec_fn=heed_interrupts,
             )
 
     def grpo(self, config: Path, *arguments: str, timeout: float = 1800) -> subprocess.CompletedProcess[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import psutil
-from sandbox import Sandbox
+from sandbox import Sandbox, heed_interrupts
 
 
 def ask(api: str, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
@@ -112,6 +112,7 @@ class Worker:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                preexec_fn=heed_interrupts,  # what it makes of SIGTERM
             )
 
     def kill(self) -> None:
