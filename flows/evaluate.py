@@ -9,13 +9,11 @@ from typing import Any
 
 from prefect import State, flow, get_run_logger
 from prefect.runtime import flow_run
-from prefect.states import Cancelled, Completed, Failed
+from prefect.states import Completed, Failed
 
-from flows.cancellation import RunCancelled, heeding_cancellation
 from flows.hooks import end_record
-from flows.leaving import leaving_in_time
 from flows.shared_stages import ingest, preflight, score_untrained
-from flows.stages import REFUSED, Context, StageFailed, stage
+from flows.stages import REFUSED, Context, run_stages, stage
 from flows.tags import run_tags
 from tasks.config import load
 from tasks.errors import UserError
@@ -51,16 +49,10 @@ def evaluate(
     except UserError as error:
         return Failed(name=REFUSED, message=str(error))
     settings.write(run.folder / "config.yaml")
-    try:
-        with (
-            leaving_in_time("the run was ended; nothing of it is kept but what is in the store"),
-            heeding_cancellation(),
-        ):
-            return _run(Context(run, settings), model or settings.model.name)
-    except (StageFailed, UserError) as failure:
-        return Failed(message=str(failure))
-    except RunCancelled as cancelled:
-        return Cancelled(message=str(cancelled))
+    return run_stages(
+        lambda: _run(Context(run, settings), model or settings.model.name),
+        "the run was ended; nothing of it is kept but what is in the store",
+    )
 
 
 def _run(context: Context, model: str) -> State:

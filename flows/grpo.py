@@ -10,15 +10,13 @@ from typing import Any
 import pandas as pd
 from prefect import State, flow, get_run_logger
 from prefect.runtime import flow_run
-from prefect.states import Cancelled, Completed, Failed
+from prefect.states import Completed, Failed
 
 from flows.artifacts import completions_table, measured, publish, show_gate
-from flows.cancellation import RunCancelled, heeding_cancellation
 from flows.hooks import end_record
-from flows.leaving import leaving_in_time
 from flows.run_id import run_id
 from flows.shared_stages import ingest, preflight, score_untrained
-from flows.stages import REFUSED, Context, StageFailed, log_line, stage
+from flows.stages import REFUSED, Context, log_line, run_stages, stage
 from flows.tags import run_tags
 from tasks import check_rewards as check_rewards_stage
 from tasks import evaluate as evaluate_stage
@@ -140,16 +138,10 @@ def grpo(
     settings.write(run.folder / "config.yaml")
     write_json(run.folder / "run.json", {"until": until})
     get_run_logger().info("run folder: %s", run.folder)
-    try:
-        with (
-            leaving_in_time(f"the run was ended; go on with it: python -m flows.resume {run.id}"),
-            heeding_cancellation(),
-        ):
-            return _run(Context(run, settings), until)
-    except (StageFailed, UserError) as failure:
-        return Failed(message=str(failure))
-    except RunCancelled as cancelled:
-        return Cancelled(message=str(cancelled))
+    return run_stages(
+        lambda: _run(Context(run, settings), until),
+        f"the run was ended; go on with it: python -m flows.resume {run.id}",
+    )
 
 
 def _run(context: Context, until: Stage) -> State:

@@ -9,9 +9,11 @@ from typing import Any, Concatenate, ParamSpec
 
 from prefect import State, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
-from prefect.states import Failed
+from prefect.states import Cancelled, Failed
 
+from flows.cancellation import RunCancelled, heeding_cancellation
 from flows.gpu import gpu_slot
+from flows.leaving import leaving_in_time
 from tasks.config import Config
 from tasks.errors import DISK_FULL, UserError, WorkerFailed, is_disk_full
 from tasks.run import Run, still_there
@@ -85,6 +87,17 @@ def stage(
 
 def _can_heal(_task: Any, _task_run: Any, state: State) -> bool:
     return state.name != REFUSED
+
+
+def run_stages(work: Callable[[], State], last_word: str) -> State:
+    """What a flow does in its stages, and the state that it ends in; `last_word` is for a person who ended it."""
+    try:
+        with leaving_in_time(last_word), heeding_cancellation():
+            return work()
+    except (StageFailed, UserError) as failure:
+        return Failed(message=str(failure))
+    except RunCancelled as cancelled:
+        return Cancelled(message=str(cancelled))
 
 
 class _NoRepetition(logging.Filter):

@@ -37,9 +37,14 @@ def prepare_environment(config: Config) -> dict[str, str]:
     }
 
 
+def takes_shortcuts(config: Config) -> bool:
+    """Whether (3) and (4) are in force."""
+    return bool(config.training.grpo.get("use_cpu")) and config.training.cpu_shortcuts
+
+
 def adapt_trl(config: Config) -> None:
     """Make TRL train on a CPU, with vLLM where `training.use_vllm` asks for it. Call before the trainer is made."""
-    if config.training.cpu_shortcuts:
+    if takes_shortcuts(config):
         import trl.trainer.utils
 
         trl.trainer.utils._use_triton = lambda device: True  # (3): read as "score the valid positions only"
@@ -59,7 +64,7 @@ def adapt_trl(config: Config) -> None:
 
 def trainer_class(config: Config) -> Any:
     """TRL's trainer, or where shortcuts may be taken the one of `tasks.shared_prompts` (4)."""
-    if config.training.grpo.get("use_cpu") and config.training.cpu_shortcuts:
+    if takes_shortcuts(config):
         from tasks.shared_prompts import SharedPromptTrainer
 
         return SharedPromptTrainer

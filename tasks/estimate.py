@@ -8,6 +8,7 @@ with attention that stores no scores). Both are logged beside what was measured,
 from dataclasses import dataclass
 
 from tasks.config import Config
+from tasks.cpu import takes_shortcuts
 from tasks.errors import UserError
 from tasks.memory import smaller_step
 
@@ -143,8 +144,7 @@ def _kept_per_token(of: Architecture, checkpointing: bool) -> float:
 def _shares_prompts(config: Config) -> bool:
     """Whether `tasks.shared_prompts` is in force."""
     training = config.training
-    on_cpu = bool(training.grpo.get("use_cpu")) and training.cpu_shortcuts
-    return on_cpu and training.processes == 1 and not training.grpo.get("gradient_checkpointing")
+    return takes_shortcuts(config) and training.processes == 1 and not training.grpo.get("gradient_checkpointing")
 
 
 def _learned_tokens(config: Config, batch: int, prompt: int, completion: int) -> float:

@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,11 +119,9 @@ class Run:
 
     def attempts(self) -> dict[str, int]:
         """How often each stage that is done by a program was begun."""
-        names = [path.stem for path in (self.folder / "logs").glob("*-*.log")]
-        attempts = [name.rpartition("-") for name in names if "." not in name]  # without the shares of an evaluation
-        return {
-            stage: max(int(n) for one, _, n in attempts if one == stage) for stage in sorted({a[0] for a in attempts})
-        }
+        names = sorted(path.stem for path in (self.folder / "logs").glob("*-*.log"))
+        # Without the shares of an evaluation.
+        return dict(Counter(name.rpartition("-")[0] for name in names if "." not in name))
 
     def link(self, name: str, target: Path) -> None:
         """Show something of the store in the run folder."""

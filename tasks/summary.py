@@ -53,10 +53,10 @@ def sampled_summary(table: pd.DataFrame) -> dict[str, Any]:
             found["majority_flexible"] = [_majority_is_right(part) for part in questions]
     result: dict[str, Any] = {}
     for name, values in found.items():
-        result[f"sampled/{name}"] = sum(values) / len(values)
-        share = sum(values) / len(values)
+        mean = sum(values) / len(values)
         yes_or_no = "reward" not in name and set(values) <= {0.0, 1.0}
-        result[f"sampled/{name}_stderr"] = proportion_stderr(share, len(values)) if yes_or_no else mean_stderr(values)
+        error = proportion_stderr(mean, len(values)) if yes_or_no else mean_stderr(values)
+        result |= {f"sampled/{name}": mean, f"sampled/{name}_stderr": error}
     return result
 
 

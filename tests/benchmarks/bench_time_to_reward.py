@@ -67,10 +67,11 @@ def reach(name: str, settings: list[str], target: float, limit: float, folder: P
                 raise SystemExit((folder / f"{name}.log").read_text()[-3000:])
             time.sleep(0.5)
     finally:
-        family = [process, *psutil.Process(process.pid).children(recursive=True)] if process.poll() is None else []
-        process.terminate()
-        process.wait(60)
-        psutil.wait_procs([one for one in family if isinstance(one, psutil.Process)], timeout=60)
+        if process.poll() is None:
+            started = psutil.Process(process.pid).children(recursive=True)
+            process.terminate()
+            process.wait(60)
+            psutil.wait_procs(started, timeout=60)
 
 
 def _so_far(runs: Path) -> Reached | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from adapters import randomise_adapter
 
 from tasks import cpu
 from tasks.config import load
@@ -65,27 +66,19 @@ def difference(trainer) -> float:
     return sum(abs(one - other) for one, other in zip(theirs, ours, strict=True)) / len(ours)
 
 
-def randomise_adapter(trainer, seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, values in trainer.model.named_parameters():
-            if "lora_B" in name:
-                values.copy_(0.05 * torch.randn(values.shape, generator=generator))
-
-
 def test_a_fresh_adapter_changes_nothing_so_both_agree_from_the_start(trainer):
     assert difference(trainer) < TOLERANCE
 
 
 def test_after_the_sync_vllm_has_the_randomised_adapter_and_not_before(trainer):
-    randomise_adapter(trainer, seed=1)
+    randomise_adapter(trainer.model, seed=1)
     assert difference(trainer) > 10 * TOLERANCE  # the sync left out: this is what it would be
     trainer.vllm_generation.sync_weights()
     assert difference(trainer) < TOLERANCE
 
 
 def test_a_second_sync_replaces_the_first(trainer):
-    randomise_adapter(trainer, seed=2)
+    randomise_adapter(trainer.model, seed=2)
     assert difference(trainer) > 10 * TOLERANCE
     trainer.vllm_generation.sync_weights()
     assert difference(trainer) < TOLERANCE

@@ -34,18 +34,14 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Config:
 @pytest.fixture(scope="module")
 def adapter(settings: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One with random weights: a fresh one changes nothing, and would prove nothing."""
-    import torch
+    from adapters import randomise_adapter
     from peft import get_peft_model
 
     from tasks.models import load_model
     from tasks.training_arguments import lora_config
 
     model = get_peft_model(load_model(settings.model.name, settings.model, True), lora_config(settings))
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for name, values in model.named_parameters():
-            if "lora_B" in name:
-                values.copy_(0.05 * torch.randn(values.shape, generator=generator))
+    randomise_adapter(model, seed=1)
     folder = tmp_path_factory.mktemp("adapter")
     model.save_pretrained(str(folder))
     return folder

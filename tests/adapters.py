@@ -1,0 +1,14 @@
+"""Adapters that change a model, as a fresh one does not."""
+
+from typing import Any
+
+import torch
+
+
+def randomise_adapter(model: Any, seed: int) -> None:
+    """Give the LoRA adapter of `model` small random weights, where fresh ones are zero."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, values in model.named_parameters():
+            if "lora_B" in name:
+                values.copy_(0.05 * torch.randn(values.shape, generator=generator))
