@@ -4,6 +4,7 @@ All goes through `MlflowClient` with the run's id, never through the fluent `sta
 process ends. Metrics are first written to a file (`tasks.metrics`) and sent from there, each value of a step once.
 """
 
+import fcntl
 import json
 import logging
 import math
@@ -93,12 +94,29 @@ def _check_database(uri: str) -> None:
     try:
         if uri.startswith("sqlite:///"):
             Path(uri.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
+        # First without MLflow, which tries for minutes.
         sqlalchemy.inspect(sqlalchemy.create_engine(uri)).get_table_names()
-    except (sqlalchemy.exc.SQLAlchemyError, ImportError, OSError) as error:
+        open_client(uri)
+    except (sqlalchemy.exc.SQLAlchemyError, MlflowException, ImportError, OSError) as error:
         raise UserError(
             f"the MLflow database {without_password(uri)} cannot be opened ({str(error).splitlines()[0][:200]}); "
             "correct registry.tracking_uri or MLFLOW_TRACKING_URI"
         ) from None
+
+
+def open_client(uri: str) -> MlflowClient:
+    """MLflow's client of `uri`; a SQLite file that is new gets its tables first.
+
+    One process at a time: MLflow builds its tables by dozens of migrations, and two at once break each other's.
+    """
+    if not uri.startswith("sqlite:///"):
+        return MlflowClient(tracking_uri=uri, registry_uri=uri)
+    database = Path(uri.removeprefix("sqlite:///"))
+    with database.with_name(f"{database.name}.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+        client.search_experiments(max_results=1)
+        return client
 
 
 def without_password(text: str) -> str:
@@ -176,7 +194,7 @@ class Tracker:
         Raises UserError if the experiment was deleted, MlflowException if the server does not answer for minutes.
         """
         uri = tracking_uri(registry)
-        client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+        client = open_client(uri)
         experiment = _experiment(client, registry.experiment, uri)
         tracker = cls(client, uri, run, experiment, _run_id(client, experiment, run, name))
         found = client.get_run(tracker.run_id)
@@ -350,7 +368,7 @@ class Tracker:
 
 def close_abandoned(uri: str, flow_run_id: str, outcome: str) -> None:
     """End the MLflow run of a flow run whose process is gone, if it still counts as running."""
-    client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+    client = open_client(uri)
     for one in _running(client, f"tags.flow_run_id = '{flow_run_id}'"):
         client.set_tag(one.info.run_id, "outcome", outcome)
         client.set_terminated(one.info.run_id, "KILLED")
@@ -358,7 +376,7 @@ def close_abandoned(uri: str, flow_run_id: str, outcome: str) -> None:
 
 def running_flow_runs(uri: str) -> list[str]:
     """The flow runs that MLflow believes to be going on."""
-    client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+    client = open_client(uri)
     return [one.data.tags["flow_run_id"] for one in _running(client, "tags.flow_run_id != ''")]
 
 

@@ -2,14 +2,13 @@
 
 from pathlib import Path
 
-from mlflow import MlflowClient
 from mlflow.artifacts import download_artifacts
 from mlflow.exceptions import MlflowException
 
 from tasks.config import RegistrySettings
 from tasks.errors import UserError
 from tasks.run import digest, stored
-from tasks.tracking import check_reachable, tracking_uri
+from tasks.tracking import check_reachable, open_client, tracking_uri
 
 
 def local_model(uri: str, registry: RegistrySettings) -> str:
@@ -19,7 +18,7 @@ def local_model(uri: str, registry: RegistrySettings) -> str:
     """
     tracking = tracking_uri(registry)
     check_reachable(tracking)
-    client = MlflowClient(tracking_uri=tracking, registry_uri=tracking)
+    client = open_client(tracking)
     name, at, alias = uri.removeprefix("models:/").partition("@")
     number = ""
     if not at:

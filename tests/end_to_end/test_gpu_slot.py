@@ -23,8 +23,10 @@ def test_two_runs_take_turns(sandbox: Sandbox, settings: dict[str, Any]):
     assert registered.returncode == 0, registered.stderr
     config = write_config(sandbox.folder / "turns.yaml", settings)
     command = ["-m", "flows.grpo", str(config), "--until", "evaluate"]
-    processes = [sandbox.start(*command, log=sandbox.folder / name) for name in ("first.log", "second.log")]
-    assert [process.wait(300) for process in processes] == [0, 0]
+    logs = [sandbox.folder / "first.log", sandbox.folder / "second.log"]
+    processes = [sandbox.start(*command, log=log) for log in logs]
+    ends = [process.wait(300) for process in processes]
+    assert ends == [0, 0], "\n".join(log.read_text() for log in logs)
     spans = []
     for run in (path.parent for path in sandbox.runs.glob("*/run.json")):
         for stage in ("train", "evaluate"):

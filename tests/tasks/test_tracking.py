@@ -2,6 +2,7 @@ import http.server
 import json
 import logging
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -57,6 +58,28 @@ class TestAddress:
         check_reachable(tracking_uri(settings()))
         check_reachable(f"sqlite:///{runs}/new/folder/mlflow.db")
         check_reachable(mlflow_server.uri)
+
+    def test_first_runs_that_begin_at_once_share_a_new_database(self, runs):
+        code = "import sys; from tasks.tracking import check_reachable; print(); input(); check_reachable(sys.argv[1])"
+        command = [sys.executable, "-u", "-c", code, f"sqlite:///{runs}/new.db"]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        begun = [subprocess.Popen(command, **pipes) for _ in range(3)]
+        for one in begun:
+            one.stdout.readline()  # it has imported all; from here on they run side by side
+        for one in begun:
+            one.stdin.write("\n")
+            one.stdin.flush()
+        said = [one.communicate()[1] for one in begun]
+        assert [one.returncode for one in begun] == [0, 0, 0], said
+
+    def test_a_database_of_another_mlflow_is_refused_with_its_mend(self, runs):
+        uri = tracking_uri(settings())
+        check_reachable(uri)
+        with sqlite3.connect(runs / "mlflow.db") as database:
+            database.execute("update alembic_version set version_num = '451aebb31d03'")
+        code = "import sys; from tasks.tracking import check_reachable; check_reachable(sys.argv[1])"
+        done = subprocess.run([sys.executable, "-c", code, uri], capture_output=True, text=True)
+        assert "UserError: the MLflow database" in done.stderr and "mlflow db upgrade" in done.stderr
 
     def test_a_server_that_is_down_is_refused_at_once_and_without_its_password(self):
         with socket.socket() as free:
