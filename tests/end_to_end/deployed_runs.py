@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
@@ -46,13 +47,15 @@ def run_deployment(
 
 
 class DeployedRun:
-    """A run of `grpo/demo` that a worker does meanwhile."""
+    """A run of `grpo/demo` that a worker does meanwhile, or `delay` seconds later."""
 
-    def __init__(self, place: Sandbox, overrides: dict[str, Any]) -> None:
+    def __init__(self, place: Sandbox, overrides: dict[str, Any], delay: float = 0) -> None:
         self.place, self.api = place, place.variables["PREFECT_API_URL"]
         demo = {"deployments": {"name": {"any_": ["demo"]}}}
         [deployment] = ask(self.api, "POST", "deployments/filter", demo)
-        wanted = {"parameters": {"overrides": overrides}, "state": {"type": "SCHEDULED"}}
+        due = datetime.now(UTC) + timedelta(seconds=delay)
+        scheduled = {"type": "SCHEDULED", "state_details": {"scheduled_time": due.isoformat()}}
+        wanted = {"parameters": {"overrides": overrides}, "state": scheduled}
         self.id: str = ask(self.api, "POST", f"deployments/{deployment['id']}/create_flow_run", wanted)["id"]
         self.folder = place.runs / self.id
 
@@ -72,10 +75,13 @@ class DeployedRun:
     def finished(self, stage: str) -> bool:
         return (self.folder / "results" / f"{stage}.json").exists()
 
+    def set_state(self, type: str, force: bool = False) -> None:
+        wanted = {"state": {"type": type, "name": type.capitalize()}, "force": force}
+        assert ask(self.api, "POST", f"flow_runs/{self.id}/set_state", wanted)["status"] == "ACCEPT"
+
     def cancel(self) -> None:
         """What the button in the UI does."""
-        state = {"type": "CANCELLING", "name": "Cancelling"}
-        assert ask(self.api, "POST", f"flow_runs/{self.id}/set_state", {"state": state})["status"] == "ACCEPT"
+        self.set_state("CANCELLING")
 
     def retry(self) -> None:
         assert prefect(self.place, "flow-run", "retry", self.id).returncode == 0

@@ -87,3 +87,19 @@ def test_a_run_that_is_cancelled_in_a_stage_leaves_nothing_running(
         [one] = place.mlflow_runs(name)
         assert one.data.tags["outcome"] == "cancelled"
         assert place.mlflow.search_model_versions(f"name = '{name}'") == []
+
+
+def test_a_cancellation_that_killed_the_process_before_it_listened_is_not_gone_on_with(
+    place: Sandbox, worker: Worker, overrides: dict[str, Any]
+):
+    name = "cancelled-too-early"
+    run = DeployedRun(place, overrides | {"registry.name": name, "registry.experiment": name}, delay=3600)
+    run.set_state("PENDING")
+    run.cancel()
+    run.set_state("CRASHED", force=True)  # as Prefect's worker reports a process that SIGTERM has killed
+    run.wait_until(lambda: run.state == "CANCELLED", 120)
+    assert list((run.folder / "results").iterdir()) == []
+    run.retry()
+    run.wait_until(lambda: run.finished("preflight"))
+    run.cancel()
+    run.wait_until(lambda: run.state == "CANCELLED", 60)
