@@ -39,14 +39,20 @@ lock:  ## Resolve both lock files anew
 demo: install  ## The whole pipeline in minutes on two CPU cores: no GPU, no hub, no server
 	$(BIN)/python -m flows.grpo deployments/demo.yaml $(SET)
 
+# Files of tests that run side by side; most of a test is one process that imports, or waits for another one.
+JOBS ?= 2
+PYTEST := $(BIN)/python -m pytest
+SIDE_BY_SIDE := $(PYTEST) -n $(JOBS) --dist loadfile
+
 test: install  ## The tests to have at hand: everything but the slow ones
-	$(BIN)/python -m pytest -m "not slow" tests
+	$(SIDE_BY_SIDE) -m "not slow" tests
 
 test-slow: install  ## End-to-end and convergence tests, with real servers
-	$(BIN)/python -m pytest -m slow tests
+	@failed=0; $(SIDE_BY_SIDE) -m "slow and not alone" tests || failed=1; \
+	$(PYTEST) -m "slow and alone" tests || failed=1; exit $$failed
 
 faults: install  ## The whole fault suite: a run that is killed at twenty moments
-	FAULT_MOMENTS=20 $(BIN)/python -m pytest -m slow tests/end_to_end/test_faults.py
+	FAULT_MOMENTS=20 $(PYTEST) -m slow tests/end_to_end/test_faults.py
 
 benchmarks: install  ## Speed and memory, as ratios against a baseline in the same run
 	for file in tests/benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done

@@ -1,9 +1,11 @@
 """Stage before all others: whatever would stop the run later and can be known now."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from tasks.config import Config
+from tasks.errors import UserError
 from tasks.evaluate import QUIET
 from tasks.run import Run, require_disk
 from tasks.supervise import run_job
@@ -13,12 +15,13 @@ LEAST_GIB = 0.5  # of disk, to begin at all
 
 
 def preflight(run: Run, config: Config, on_line: Callable[[str], None]) -> dict[str, Any]:
-    """Check disk and MLflow, then, in a child, device, TRL's and peft's own opinion, and the model.
+    """Check disk, named files and MLflow, then, in a child, device, TRL's and peft's own opinion, and the model.
 
     Gives `{"model": {"path", "identity"}, "engine", "dtype", "gpus", "disk_gib", "architecture", "machine"}`, the last
     two as `tasks.estimate` has them. Raises UserError.
     """
     require_disk(run.folder, LEAST_GIB, "a run")
+    check_files(config)
     check_reachable(tracking_uri(config.registry))
     folder = run.folder / "preflight"
     found = run_job(
@@ -32,3 +35,15 @@ def preflight(run: Run, config: Config, on_line: Callable[[str], None]) -> dict[
     )
     require_disk(run.folder, found["disk_gib"], "this run, with its checkpoints and the merged model,")
     return found
+
+
+def check_files(config: Config) -> None:
+    """Raise UserError for a file that the configuration names and a later stage would miss."""
+    named = {"rewards.cases": config.rewards.cases, "training.accelerate_config": config.training.accelerate_config}
+    for number, reward in enumerate(config.rewards.functions):
+        location, _, _ = reward.name.rpartition(":")
+        if location.endswith(".py"):
+            named[f"rewards.functions.{number}.name"] = Path(location).expanduser()
+    for setting, path in named.items():
+        if path is not None and not path.is_file():
+            raise UserError(f"{setting}: there is no file {path}; correct the path")

@@ -5,7 +5,7 @@ import os
 import pytest
 from sandbox import PROJECT, Sandbox
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 
 @pytest.mark.parametrize("seed", os.environ.get("DEMO_SEEDS", "0").split())

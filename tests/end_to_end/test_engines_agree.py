@@ -14,7 +14,7 @@ from tasks.ingest import ingest
 from tasks.models import resolve_model
 from tasks.run import Run
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 QUESTIONS = 128
 SHOTS = [

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sandbox import PROJECT
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 
 def test_the_check_runs_both_trainings_and_compares_them(untrained_model: Path):

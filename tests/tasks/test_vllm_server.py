@@ -26,6 +26,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_the_server_answers_while_it_is_needed_and_leaves_nothing_behind(run, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     config = load(
@@ -48,6 +49,7 @@ def test_the_server_answers_while_it_is_needed_and_leaves_nothing_behind(run, mo
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_a_server_that_cannot_start_ends_the_wait_with_the_end_of_its_log(run, tmp_path):
     (tmp_path / "nothing").mkdir()
     config = load("deployments/demo.yaml", {"training.vllm_mode": "server", "training.vllm_server": {}})
