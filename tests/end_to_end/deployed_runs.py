@@ -29,7 +29,7 @@ def prefect(place: Sandbox, *arguments: str) -> subprocess.CompletedProcess[str]
 
 
 def newest_flow_run(place: Sandbox) -> dict[str, Any]:
-    query = {"sort": "EXPECTED_START_TIME_DESC", "limit": 1}
+    query = {"sort": "START_TIME_DESC", "limit": 1}
     [flow_run] = ask(place.variables["PREFECT_API_URL"], "POST", "flow_runs/filter", query)
     return flow_run
 
