@@ -1,6 +1,5 @@
 """`make up` and `make down`: exactly what was started is ended."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -39,7 +38,7 @@ class Stack:
         assert make
         command = [make, target, "--old-file=install", f"VENV={BIN.parent}"]
         command += [f"PREFECT_PORT={self.prefect_port}", f"MLFLOW_PORT={self.mlflow_port}"]
-        environment = self.place.environment | {"PATH": os.environ["PATH"]}
+        environment = self.place.environment | {"COLUMNS": "60"}  # as a narrow terminal may set it
         return subprocess.run(
             command, cwd=PROJECT, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300
         )
