@@ -112,15 +112,29 @@ def _checked(name: str, values: Any, completions: Sequence[Any], columns: dict[s
         raise RewardError(name, "returned a coroutine; a reward that awaits must be declared with async def")
     if isinstance(values, (str, dict)) or not hasattr(values, "__len__") or not hasattr(values, "__iter__"):
         raise RewardError(name, f"returned {type(values).__name__} instead of a list of numbers")
-    if len(values) != len(completions):
-        raise RewardError(name, f"returned {len(values)} values for {len(completions)} completions")
+    try:
+        count = len(values)
+    except TypeError:  # an array without a dimension
+        raise RewardError(name, f"returned {_shortened(repr(values))} instead of a list of numbers") from None
+    if count != len(completions):
+        raise RewardError(name, f"returned {count} values for {len(completions)} completions")
     for row, value in enumerate(values):
-        if hasattr(value, "item"):  # a number of numpy's or torch's, which TRL takes too
-            value = value.item()
-        if value is not None and not (isinstance(value, (numbers.Real, Decimal)) and math.isfinite(value)):
+        try:
+            yield _number(value)
+        except (ValueError, TypeError, OverflowError, RuntimeError):
             problem = f"returned {_shortened(repr(value))}, which is neither a finite number nor None,"
-            raise _error(name, problem, row, completions, columns)
-        yield None if value is None else float(value)
+            raise _error(name, problem, row, completions, columns) from None
+
+
+def _number(value: Any) -> float | None:
+    """`value` as TRL would take it; raises where it is neither a finite number nor None."""
+    if hasattr(value, "item"):  # a number of numpy's or torch's; an array of several has no item
+        value = value.item()
+    if value is None:
+        return None
+    if not isinstance(value, (numbers.Real, Decimal)) or not math.isfinite(number := float(value)):
+        raise ValueError(value)
+    return number
 
 
 def _error(name: str, problem: str, row: int, completions: Sequence[Any], columns: dict[str, Any]) -> RewardError:

@@ -453,7 +453,8 @@ class EvaluationSettings(Section):
     )
     correct_by: str | None = Field(
         None,
-        description="The reward whose full marks mean a right answer; null takes the first that looks at the gold.",
+        description="The reward whose full marks mean a right answer; null takes the first that declares its maximum "
+        "and the column of the gold.",
     )
     samples: int | None = Field(
         None,

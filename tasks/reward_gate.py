@@ -10,6 +10,7 @@ in a child process with a time limit; `progress` tells it what is being checked.
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rewards.casefile import Case, GoldCase, read_cases, shipped_cases, shipped_gold_cases
@@ -94,7 +95,7 @@ def _check_one(
             check_golds(scorer, rows, template, report)
         current = "properties"
         progress(f"{current} of {scorer.name}")
-        check_properties(scorer, rows, report, seed=seed)
+        check_properties(scorer, rows, template, report, seed=seed)
         current = "linear time"
         if scorer.traits.deterministic:
             progress(f"{current} of {scorer.name}")
@@ -113,7 +114,7 @@ def _check_variety(scorer: Scorer, with_golds: bool, report: GateReport) -> None
     [value] = scorer.seen
     what = f"{scorer.name} gives {'None (not applicable)' if value is None else f'{value:g}'} to every completion tried"
     tried = f"{what}{', the golds in the asked format among them' if with_golds else ''}: equal rewards teach nothing."
-    if scorer.declared:
+    if scorer.traits.maximum is not None:
         report.add("variety", scorer.name, "note", tried)
     else:
         sentence = (
@@ -224,14 +225,22 @@ def _check_own_cases(rewards: Sequence[LoadedReward], path: Path, conversational
     for reward in rewards:
         of_this = [case for case in cases if isinstance(case, Case) and reward.name in case.values]
         if of_this and not isinstance(reward.function, str):
-            scorer = Scorer(reward, conversational=conversational)
-            found = [_mismatch(scorer, case, case.values[reward.name]) for case in of_this]
+            scorers = [Scorer(_with_parameters(reward, case), conversational=conversational) for case in of_this]
+            wrong = [_mismatch(one, case, case.values[reward.name]) for one, case in zip(scorers, of_this, strict=True)]
             advice = "Correct the reward, its parameters or the case."
-            _enter_cases("own cases", reward.name, len(of_this), [one for one in found if one], advice, report)
+            _enter_cases("own cases", reward.name, len(of_this), [one for one in wrong if one], advice, report)
     golds = [case for case in cases if isinstance(case, GoldCase)]
     if golds:
         advice = "Correct the case: golds are read by rewards.extract_hash_answer."
         _enter_cases("own cases", "golds", len(golds), _wrong_golds(golds), advice, report)
+
+
+def _with_parameters(reward: LoadedReward, case: Case) -> LoadedReward:
+    """`reward` as configured, or, one of the project's own, with the parameters that the case gives it."""
+    given = case.parameters.get(reward.name)
+    if given is None or reward.registered is None:
+        return reward
+    return replace(reward, function=load_reward(reward.registered, given, label=reward.name))
 
 
 def _mismatch(scorer: Scorer, case: Case, expected: float | None) -> str | None:

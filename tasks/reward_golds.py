@@ -4,6 +4,7 @@ A reward that declares its maximum must give it to every gold, and to no wrong a
 watched: if what it gives changes with the gold, it must give every gold more than a wrong answer to the same question.
 """
 
+import inspect
 import re
 import time
 from collections import Counter
@@ -12,13 +13,15 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal, localcontext
 from itertools import groupby
 
+from rewards.math_judge import equal_expressions
 from rewards.number import extract_last_number, plain_number
-from rewards.registry import columns_of
 from tasks.reward_scoring import GateReport, Row, Scorer, evenly, in_batches, name_of, shortened
 
 GOLD_TEMPLATE = "<reasoning>\n{rationale}\n</reasoning>\n<answer>\n{answer}\n</answer>"
 GOLD_COLUMNS = ("answer", "ground_truth")
 """Columns that hold the gold after ingestion."""
+NO_SOLUTION = "I work it out step by step."
+"""What stands for the worked solution of a row that has none."""
 
 SAMPLE = 64
 """Golds by which it is found what a reward looks at and how long it takes, and that a judge which samples gets."""
@@ -29,6 +32,9 @@ SECONDS = 120.0
 
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _NUMBER_AND_MARKS = re.compile(r"[\s#$€£¥%+\u2212,.0-9-]+")
+_ONE_NUMBER = re.compile(r"(?:[0-9]+|[0-9]{1,3}(?:,[0-9]{3})+)(?:\.[0-9]+)?")  # "3,5,7" is three
+_HEDGES = (5, *range(6, 5000))
+_OF_ANOTHER = "that of another row"
 _TOLERANCE = 1e-9
 _TRIES = 8  # completions that are scored for each gold, about
 
@@ -36,14 +42,16 @@ _TRIES = 8  # completions that are scored for each gold, about
 def fill(template: str, row: Row) -> str:
     """`template` with each `{column}` replaced by the row's value, whatever braces or tags that holds.
 
-    Raises `ValueError` for a column that the row lacks.
+    A blank `rationale`, as of data with plain golds, is written as `NO_SOLUTION`. Raises `ValueError` for a column that
+    the row lacks.
     """
 
     def value(match: re.Match[str]) -> str:
         if match[1] not in row:
             asked = f"the gold template asks for the column {match[1]!r}"
             raise ValueError(f"{asked}, which the data lacks (it has {', '.join(row)})")
-        return str(row[match[1]])
+        text = str(row[match[1]])
+        return NO_SOLUTION if match[1] == "rationale" and not text.strip() else text
 
     return _PLACEHOLDER.sub(value, template)
 
@@ -65,19 +73,21 @@ def perturbed(gold: str, others: Sequence[str] = (), exact: bool = True) -> dict
     near enough counts as right (not `exact`), one more is no wrong answer.
     """
     number = plain_number(gold)
-    hedge = 6 if number is not None and Decimal(number) == 5 else 5  # "5 or 5" is right
+    held = [number] if number is not None else re.findall(r"[0-9]+", gold)
+    hedge = next(one for one in _HEDGES if all(Decimal(part) != one for part in held))  # "5 or 5" is right
     wrong = {f"' or {hedge}' appended": f"{gold} or {hedge}"}
     if number is None:
         another = next((other for other in others if other.split() != gold.split()), None)
         if another is not None:
-            wrong["that of another row"] = another
+            wrong[_OF_ANOTHER] = another
     else:
         value = Decimal(number)
         with localcontext() as context:
             context.prec = len(number) + 5
             if exact:
                 wrong["plus one"] = f"{value + 1:f}"
-            wrong["times ten plus one"] = f"{value * 10 + 1:f}"
+            if exact or abs(value) >= 1:  # of 0 that would be near enough
+                wrong["times ten plus one"] = f"{value * 10 + 1:f}"
             if value:
                 wrong["sign flipped"] = f"{-value:f}"
     return wrong
@@ -86,12 +96,13 @@ def perturbed(gold: str, others: Sequence[str] = (), exact: bool = True) -> dict
 def respelled(gold: str) -> dict[str, str]:
     """`gold`, where it is one number, in spellings that mean the same."""
     number = extract_last_number(gold) if _NUMBER_AND_MARKS.fullmatch(gold) else None
-    if number is None or len(re.findall(r"[0-9]+(?:[.,][0-9]+)*", gold)) != 1:
+    written = re.findall(r"[0-9]+(?:[.,][0-9]+)*", gold)
+    if number is None or len(written) != 1 or not _ONE_NUMBER.fullmatch(written[0]):
         return {}
     whole, point, decimals = number.partition(".")
     spellings = {"without marks": number}
     if len(whole.lstrip("-0")) > 3:
-        spellings["with commas between thousands"] = f"{int(Decimal(whole)):,}" + point + decimals
+        spellings["with commas between thousands"] = f"{Decimal(whole):,f}" + point + decimals
     return {how: spelling for how, spelling in spellings.items() if spelling != gold}
 
 
@@ -174,11 +185,14 @@ def _replayed(scorer: Scorer, rows: Sequence[Row], template: str) -> Sequence[Ro
 def _gold_looked_at(scorer: Scorer, rows: Sequence[Row], template: str) -> str | None:
     """The column with a gold that the reward asks for by name, or by which what it gives changes."""
     present = [name for name in GOLD_COLUMNS if name in rows[0] and rows[0][name] is not None]
-    for name in columns_of(scorer.function):
-        if name in present:
-            return name
     if not present:
         return None
+    asked = inspect.signature(scorer.function).parameters
+    for name in present:
+        if name in asked:
+            return name
+    if "raw_answer" in asked:  # where the same gold stands, in the source's own form
+        return present[0]
     sample = list(evenly(rows, SAMPLE))
     texts = [fill(template, row).removeprefix(scorer.opening) for row in sample]
     others = [_with_another_gold(row, present[0]) for row in sample]
@@ -226,10 +240,10 @@ def _tries(
 
 
 def _check_replay(scorer: Scorer, rows: Sequence[Row], template: str, maximum: float, report: GateReport) -> None:
-    missed, above, inapplicable = _Tally(), _Tally(), 0
+    missed, above, inapplicable = _Tally(), _Tally(), _Tally()
     for attempt in _tries(scorer, rows, template):
         if attempt.value is None:
-            inapplicable += 1
+            inapplicable.add(attempt)
         elif not _at_least(attempt.value, maximum):
             missed.add(attempt)
         elif attempt.value > maximum + _TOLERANCE:
@@ -242,6 +256,8 @@ def _check_replay(scorer: Scorer, rows: Sequence[Row], template: str, maximum: f
             "the most: by that it is told what is right, and what a cheat earns."
         )
         report.fail("gold replay", scorer.name, sentence)
+    elif inapplicable.count == len(rows) and scorer.traits.gold_column is not None:
+        report.fail("gold replay", scorer.name, _gives_nothing(scorer, inapplicable, rows))
     elif missed.first is not None:
         first = missed.first
         sentence = (
@@ -253,8 +269,8 @@ def _check_replay(scorer: Scorer, rows: Sequence[Row], template: str, maximum: f
         )
         report.fail("gold replay", scorer.name, sentence)
     else:
-        applied = len(rows) - inapplicable
-        rest = f", {inapplicable} not applicable" if inapplicable else ""
+        applied = len(rows) - inapplicable.count
+        rest = f", {inapplicable.count} not applicable" if inapplicable.count else ""
         report.add("gold replay", scorer.name, "ok", f"{applied} of {len(rows)} golds earn {maximum:g}{rest}")
 
 
@@ -285,7 +301,7 @@ def _check_perturbations(
     earned: dict[str, _Tally] = {}
     for attempt in _tries(scorer, rows, template, column, _spoiler(scorer, rows, column)):
         tried[attempt.how] += 1
-        if _at_least(attempt.value, maximum):
+        if _at_least(attempt.value, maximum) and not _means_the_gold(attempt, column):
             earned.setdefault(attempt.how, _Tally()).add(attempt)
     for how, tally in earned.items():
         report.fail("perturbed golds", scorer.name, _pays_wrong(scorer, how, tally, tried[how], column, "its full"))
@@ -299,17 +315,28 @@ def _check_told_apart(scorer: Scorer, rows: Sequence[Row], template: str, column
     tried: Counter[str] = Counter()
     earned: dict[str, _Tally] = {}
     lost = _Tally()  # golds that earn no more than any wrong answer
+    inapplicable = _Tally()
+    golds = 0
     beside = _beside_gold(scorer, rows, template, column, _spoiler(scorer, rows, column))
     for _, group in groupby(beside, key=lambda pair: pair[0].index):
-        pairs = list(group)
+        pairs = [(attempt, right) for attempt, right in group if not _means_the_gold(attempt, column)]
+        if not pairs:
+            continue
+        golds += 1
         tried.update(attempt.how for attempt, _ in pairs)
         equal = [attempt for attempt, right in pairs if _at_least(attempt.value, right)]
-        if len(equal) == len(pairs):
-            first = equal[0]
-            lost.add(replace(first, written=str(first.row[column]), text=fill(template, first.row)))
+        first, right = pairs[0]
+        gold = replace(first, written=str(first.row[column]), text=fill(template, first.row), value=right)
+        if right is None:
+            inapplicable.add(gold)
+        elif len(equal) == len(pairs):
+            lost.add(gold)
         else:
             for attempt in equal:
                 earned.setdefault(attempt.how, _Tally()).add(attempt)
+    if golds and inapplicable.count == golds:
+        report.fail("gold replay", scorer.name, _gives_nothing(scorer, inapplicable, rows))
+        return
     if lost.first is not None:
         sentence = (
             f"{scorer.name} looks at {column}, but gives {lost.count} of {len(rows)} golds written in the asked format "
@@ -345,6 +372,24 @@ def _beside_gold(
         while gold.index < attempt.index:
             gold = next(golds)
         yield attempt, gold.value
+
+
+def _means_the_gold(attempt: _Try, column: str) -> bool:
+    """Whether another row's gold, taken for a wrong answer, says the same as this row's, as 0.5 and 1/2 do."""
+    if attempt.how != _OF_ANOTHER:
+        return False
+    gold = str(attempt.row[column])
+    return gold.casefold() == attempt.written.casefold() or equal_expressions(gold, attempt.written)
+
+
+def _gives_nothing(scorer: Scorer, golds: _Tally, rows: Sequence[Row]) -> str:
+    first = golds.first
+    assert first is not None
+    return (
+        f"{scorer.name} gives None (not applicable) to each of {golds.count} golds written in the asked format, first "
+        f"{name_of(first.index, first.row)}: {shortened(first.text)!r}. {_clue(scorer, golds, rows, None)}"
+        "Correct the reward, or rewards.gold_template where that is not the format you ask for."
+    )
 
 
 def _pays_wrong(scorer: Scorer, how: str, tally: _Tally, tried: int, column: str, much: str) -> str:

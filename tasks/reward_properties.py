@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from rewards.errors import RewardError
 from rewards.opening import with_opening
+from tasks.reward_golds import GOLD_COLUMNS, fill
 from tasks.reward_scoring import GateReport, Row, Scorer, call, shortened
 
 RANDOM_COMPLETIONS = 48
@@ -24,6 +25,10 @@ _FIXED = (
     "<answer>72</answer>", "<answer>\u0667\u0662</answer>", "<answer>1e400</answer>", "<answer>-</answer>",
     "<answer>" + "9" * 5000 + "</answer>", "a" * 20_000, "<answer>" * 500, "\\boxed{" * 200, "\\boxed{}",
     "e\u0301" * 100, "\U0001f468\u200d\U0001f469\u200d\U0001f467", "\u202e72", "None", "{question}", "%s {0}",
+)  # fmt: skip
+_ODD_ANSWERS = (
+    "\u00b2", "\u00bd", "\u0667\u0662", ".", ",", "-", "--3", "1.2.3", "1,2", "1e400", "nan", "inf", "", " ", "$",
+    "None",
 )  # fmt: skip
 
 _HOSTILE = (
@@ -47,14 +52,24 @@ def odd_completions(seed: int, golds: Sequence[str]) -> list[str]:
     return [*_FIXED, *made]
 
 
-def check_properties(scorer: Scorer, rows: Sequence[Row], report: GateReport, *, seed: int) -> None:
-    """Enters what one reward does on odd completions. Raises `RewardError` as the reward does.
+def odd_answers(template: str, row: Row) -> list[str]:
+    """A perfect completion of `row` but for its answer, which is no number, or an odd one."""
+    columns = [name for name in GOLD_COLUMNS if name in row]
+    return [fill(template, {**row, **dict.fromkeys(columns, answer)}) for answer in _ODD_ANSWERS]
 
-    One finite value or `None` per completion is what the guard already demands. Beyond that a value must
-    not exceed the declared maximum, must not change when the same is asked again, in another order or
-    alone, and the reward must leave its arguments as they were.
+
+def check_properties(
+    scorer: Scorer, rows: Sequence[Row], template: str | None, report: GateReport, *, seed: int
+) -> None:
+    """Enters what one reward does on odd completions, and on odd answers in the asked format (`template`).
+
+    Raises `RewardError` as the reward does. One finite value or `None` per completion is what the guard already
+    demands. Beyond that a value must not exceed the declared maximum, must not change when the same is asked again, in
+    another order, alone or twice, and the reward must leave its arguments as they were.
     """
     texts = odd_completions(seed, [str(row.get("answer", "")) for row in rows[:4]])
+    if template is not None:
+        texts += [text.removeprefix(scorer.opening) for text in odd_answers(template, rows[0])]
     batch = [rows[index % len(rows)] for index in range(len(texts))]
     values = scorer(texts, batch)
     broken = (
@@ -157,6 +172,11 @@ def _depends(scorer: Scorer, texts: Sequence[str], batch: Sequence[Row], values:
     step = len(texts) // ALONE
     for index in range(0, len(texts), step):
         [alone] = scorer([texts[index]], [batch[index]])
+        if scorer([texts[index]] * 2, [batch[index]] * 2) != [alone, alone]:
+            return (
+                f"gives {alone} to {shortened(texts[index])!r} alone and something else where it comes twice. "
+                "Score each completion for itself."
+            )
         if alone != values[index]:
             return (
                 f"gives {values[index]} to {shortened(texts[index])!r} among others and {alone} to it alone. "

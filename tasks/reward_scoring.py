@@ -14,6 +14,26 @@ from tasks.markdown import cell
 
 Row = Mapping[str, Any]
 
+# The fields of transformers' TrainerState before the first step; the gate does without transformers, and with it torch.
+_TRAINER_STATE = {
+    "epoch": 0.0,
+    "global_step": 0,
+    "max_steps": 1,
+    "logging_steps": 1,
+    "eval_steps": 1,
+    "save_steps": 1,
+    "train_batch_size": 1,
+    "num_train_epochs": 1,
+    "num_input_tokens_seen": 0,
+    "total_flos": 0.0,
+    "best_metric": None,
+    "best_global_step": None,
+    "best_model_checkpoint": None,
+    "is_local_process_zero": True,
+    "is_world_process_zero": True,
+    "is_hyper_param_search": False,
+}
+
 
 @dataclass(frozen=True)
 class LoadedReward:
@@ -119,7 +139,7 @@ class Scorer:
             "prompts": [self._prompt(row) for row in rows],
             "completions": [self._form(completion) for completion in completions],
             "completion_ids": ids,
-            "trainer_state": SimpleNamespace(global_step=0, max_steps=1, epoch=0.0),
+            "trainer_state": SimpleNamespace(**_TRAINER_STATE, log_history=[]),
             "log_extra": _log_nothing,
             "log_metric": _log_nothing,
             **columns,

@@ -11,22 +11,28 @@ from rewards.registry import load_reward
 from rewards.traits import traits_of
 from rewards.wrapper import guard
 from tasks.config import Config
+from tasks.errors import UserError
 from tasks.generate import Completion
 from tasks.prompts import Messages, as_completion
 from tasks.reward_scoring import call
+
+_TOLERANCE = 1e-9  # as in the gates: 3 * 0.3 is full marks of 0.9
 
 
 @dataclass(frozen=True)
 class Scorer:
     """The configured rewards, loaded and guarded.
 
-    `functions` go to TRL as they are. `correct_by` is the index of the reward whose full marks mean a right answer,
+    Raises UserError where `evaluation.correct_by` names a reward that declares no maximum.
+
+    `functions` go to TRL as they are. `correct_by` is the index of the reward whose `full_marks` mean a right answer,
     or None where the task has no gold.
     """
 
     config: Config
     functions: list[Callable[..., Any] | str]
     correct_by: int | None
+    full_marks: float
 
     @classmethod
     def of(cls, config: Config) -> "Scorer":
@@ -35,7 +41,8 @@ class Scorer:
             function if isinstance(function, str) else guard(function, name=reward.label, opening=config.prompt.opening)
             for function, reward in zip(loaded, config.rewards.functions, strict=True)
         ]
-        return cls(config, functions, _right_answer(config, loaded))
+        correct_by, full_marks = _right_answer(config, loaded) or (None, 0.0)
+        return cls(config, functions, correct_by, full_marks)
 
     @property
     def names(self) -> list[str]:
@@ -72,7 +79,7 @@ class Scorer:
         table["reward"] = sum((table[column].fillna(0.0) * weights[column] for column in parts), start=0.0)
         if self.correct_by is not None:
             name = self.names[self.correct_by]
-            table["correct"] = table[f"rewards/{name}"] >= _full_marks(self.functions[self.correct_by])
+            table["correct"] = table[f"rewards/{name}"] >= self.full_marks - _TOLERANCE
             found = [extract_last_number(text) for text in table["completion"]]
             table["flexible"] = found  # where a None becomes NaN
             table["correct_flexible"] = [
@@ -82,17 +89,18 @@ class Scorer:
         return table
 
 
-def _right_answer(config: Config, loaded: Sequence[Any]) -> int | None:
-    if config.data.gold == "none" and config.evaluation.correct_by is None:
+def _right_answer(config: Config, loaded: Sequence[Any]) -> tuple[int, float] | None:
+    """The reward that tells what is right, and its full marks."""
+    chosen = config.evaluation.correct_by
+    if config.data.gold == "none" and chosen is None:
         return None
     for index, (reward, function) in enumerate(zip(config.rewards.functions, loaded, strict=True)):
-        if config.evaluation.correct_by in (None, reward.label) and (
-            config.evaluation.correct_by or (callable(function) and traits_of(function).gold_column)
-        ):
-            return index
+        traits = traits_of(function)
+        if traits.maximum is not None and (chosen == reward.label or (chosen is None and traits.gold_column)):
+            return index, float(traits.maximum)
+        if chosen == reward.label:
+            raise UserError(
+                f"evaluation.correct_by: {chosen} does not say what full marks are; "
+                "let it declare them, with rewards.traits.declare(maximum=...), or name another reward"
+            )
     return None
-
-
-def _full_marks(function: Any) -> float:
-    maximum = traits_of(function).maximum
-    return 1e-9 if maximum is None else float(maximum)

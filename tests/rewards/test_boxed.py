@@ -66,3 +66,38 @@ def test_a_missing_math_verify_stops_instead_of_giving_zero(monkeypatch: pytest.
     monkeypatch.setattr(math_judge.sys, "executable", "/bin/true")
     with pytest.raises(RuntimeError, match="Math-Verify cannot be started"):
         math_judge._Judge().ask("x", "y")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "\\frac{144}{2}",
+        "x = 72",
+        "\\text{Total} = 72",
+        "8 \\times 9",
+        "8 × 9",
+        "6^2 \\cdot 2",
+        "\\dfrac{144}{2} \\text{ km}",
+    ],
+)
+def test_one_expression_of_a_plain_number_is_right(answer):
+    assert boxed_accuracy_reward_func([None], [f"\\boxed{{{answer}}}"], ["72"]) == [1.0]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "72²",
+        "72\\text{ or so 73}",
+        "72\\text{ or so }73",
+        "72~73",
+        "72 \\approx 73",
+        "73 = 72",
+        "x=73=72",
+        "72 or 73",
+        "72, 73",
+        "72 \\pm 1",
+    ],
+)
+def test_a_hedge_around_a_plain_number_is_wrong(answer):
+    assert boxed_accuracy_reward_func([None], [f"\\boxed{{{answer}}}"], ["72"]) == [0.0]

@@ -215,3 +215,20 @@ def test_it_has_the_name_and_the_traits_that_trl_and_the_gate_read() -> None:
 def test_whatever_is_a_number_is_taken_as_trl_takes_it(values: Any) -> None:
     found = guard(lambda prompts, completions, **_: values, name="mine")(prompts=["", ""], completions=["", ""])
     assert found == [1.0, 2.0] and all(type(value) is float for value in found)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (np.zeros((2, 3)), "neither a finite number nor None"),
+        (np.array(1.0), "instead of a list of numbers"),
+        ([10**400, 1.0], "neither a finite number nor None"),
+        ([[1.0], [2.0]], "neither a finite number nor None"),
+        ([torch.ones(2), 1.0], "neither a finite number nor None"),
+    ],
+)
+def test_what_is_no_list_of_numbers_is_named_with_the_reward(values: Any, said: str) -> None:
+    reward = guard(lambda completions, **_: values, name="mine")
+    with pytest.raises(RewardError, match=said) as refused:
+        reward(["?", "?"], ["a", "b"])
+    assert "mine" in str(refused.value)

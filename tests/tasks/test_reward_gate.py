@@ -619,6 +619,8 @@ def test_the_users_cases_are_held_against_the_reward_as_it_is_configured(tmp_pat
         "own cases: length gives -10.0 instead of -9.0 in cases.yaml:2 (empty): ''. "
         "Correct the reward, its parameters or the case."
     )
+    cases.write_text("- {completion: abc, length: -1, parameters: {length: {target: 4}}}\n")
+    assert check(reward, ROWS, own_cases=cases).failures == []
 
 
 @pytest.mark.parametrize(
@@ -710,3 +712,91 @@ def test_correctness_is_checked_by_its_shipped_cases(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(REGISTRY, "correctness", declare(maximum=2.0, gold_column="answer")(lenient))
     failures = check(registered("correctness"), ROWS).failures
     assert failures and failures[0].startswith("shipped cases: correctness gives 2.0 instead of 0.0 in gsm8k.jsonl:")
+
+
+# --- what reviewers got through
+
+
+def test_a_reward_that_applies_to_no_gold_is_caught_whatever_it_declares() -> None:
+    """A regular expression without DOTALL, and None where it finds nothing."""
+
+    def score(text: str, answer: str) -> float | None:
+        found = re.search(r"<answer>(.*?)</answer>", text)
+        return None if found is None else 2.0 * (found[1].strip() == answer)
+
+    for traits in ({}, {"maximum": 2.0, "gold_column": "answer"}):
+        mine = own(per_completion(score, "answer"), **traits)
+        said = sentence(check(registered("correctness") + mine, ROWS))
+        assert "mine gives None (not applicable) to each of 8 golds" in said and "re.DOTALL" in said
+
+
+@pytest.mark.parametrize("form", ["default", "keyword", "raw_answer"])
+def test_a_reward_that_asks_for_the_gold_in_whatever_form_is_held_to_it(form: str) -> None:
+    """It never finds the gold equal, and pays a little for the format."""
+
+    def values(completions: Any, golds: Any) -> list[float]:
+        texts = [completion[0]["content"] for completion in completions]
+        return [
+            1.0 if extract_xml_answer(text) == f"# {gold}" else 0.1 * ("<answer>" in text)
+            for text, gold in zip(texts, golds, strict=True)
+        ]
+
+    def with_default(prompts: Any, completions: Any, answer: Any = None, **_: Any) -> list[float]:
+        return values(completions, answer)
+
+    def by_keyword(prompts: Any, completions: Any, *, answer: Any, **_: Any) -> list[float]:
+        return values(completions, answer)
+
+    def of_the_source(prompts: Any, completions: Any, raw_answer: Any, **_: Any) -> list[float]:
+        return values(completions, [text.split("###")[1] for text in raw_answer])
+
+    function = {"default": with_default, "keyword": by_keyword, "raw_answer": of_the_source}[form]
+    said = sentence(check([LoadedReward("mine", function)], ROWS))
+    assert "mine looks at answer, but gives 8 of 8 golds" in said
+
+
+@pytest.mark.parametrize("pattern", [r"[\d,.]+", r"\S*\d"])
+def test_a_reward_that_raises_on_an_odd_answer_in_the_asked_format_is_caught(pattern: str) -> None:
+    def score(text: str) -> float:
+        found = re.search(rf"\n<answer>\n({pattern})\n</answer>", text)
+        return 0.0 if found is None else min(1.0, abs(float(found[1].replace(",", ""))))
+
+    said = sentence(check(own(per_completion(score)), ROWS))
+    assert "mine: raised ValueError: could not convert string to float" in said
+
+
+def test_a_reward_that_counts_a_completion_among_the_others_is_caught() -> None:
+    def diversity(prompts: Any, completions: Any, **_: Any) -> list[float]:
+        texts = [completion[0]["content"] for completion in completions]
+        return [1 / texts.count(text) - 0.001 * len(text) for text in texts]
+
+    said = sentence(check([LoadedReward("mine", diversity)], ROWS))
+    assert "where it comes twice" in said or "among others" in said
+
+
+def test_what_says_only_that_it_samples_must_not_give_the_same_to_all() -> None:
+    said = sentence(check(own(per_completion(lambda text: 1.0), deterministic=False), ROWS))
+    assert "mine gives 1 to every completion tried" in said
+
+
+def test_rows_without_a_worked_solution_can_be_written_in_the_asked_format() -> None:
+    rows = [row(index, gold, rationale="") for index, gold in enumerate(("12", "7", "-3", "1000"))]
+    assert check(registered(*GSM8K), rows).failures == []
+
+
+def test_golds_that_mean_the_same_in_other_words_are_no_wrong_answers() -> None:
+    golds = ("0.5", "\\frac{1}{2}", "3", "2^\\circ", "2", "3,5,7", "5^\\circ")
+    rows = [row(index, gold) | {"ground_truth": gold} for index, gold in enumerate(golds)]
+    template = "It is \\boxed{{answer}}"
+    assert check(registered("boxed_accuracy"), rows, gold_template=template).failures == []
+
+
+def test_the_trainers_state_has_every_field_that_a_reward_may_read() -> None:
+    from transformers import TrainerState
+
+    from tasks.reward_scoring import Scorer
+
+    state = Scorer(registered("int")[0]).arguments(["a"], [ROWS[0]])["trainer_state"]
+    missing = {name for name in vars(TrainerState()) if not hasattr(state, name)}
+    assert missing <= {"trial_name", "trial_params", "stateful_callbacks"}
+    assert state.log_history == []
