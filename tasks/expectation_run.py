@@ -24,7 +24,6 @@ from great_expectations.data_context.types.resource_identifiers import (  # noqa
     ExpectationSuiteIdentifier,
     ValidationResultIdentifier,
 )
-from great_expectations.exceptions import GreatExpectationsError  # noqa: E402
 
 from tasks.errors import UserError  # noqa: E402
 
@@ -64,9 +63,12 @@ class Suite:
                     "return_unexpected_index_query": False,
                 },
             )
-        except GreatExpectationsError as error:
-            reason = str(error).strip().splitlines()[0]
-            raise UserError(f"validation.expectations: Great Expectations cannot evaluate them ({reason})") from None
+        except Exception as error:  # an expectation that does not suit its column raises whatever it comes upon
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            raise UserError(
+                f"validation.expectations: Great Expectations cannot evaluate those of {self.name} ({reason}); "
+                "correct the one that does not suit its column"
+            ) from error
         failed = []
         for result in found.results:
             rows = [row["source_row"] for row in result.result.get("unexpected_index_list") or []]
@@ -88,7 +90,7 @@ class Suite:
 
 def _plain(value: Any) -> Any:
     """What JSON can hold of a value of numpy's, or of any other kind."""
-    return value.item() if hasattr(value, "item") else str(value)
+    return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 def write_docs(suites: Iterable[Suite], folder: Path) -> None:

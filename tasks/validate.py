@@ -275,16 +275,18 @@ class _Gate:
     def _note(self, split: str, expectation: dict[str, Any], rows: list[int], frame: pd.DataFrame) -> None:
         """Keep what a person reads of rows that fail, and, to leave them out, the rows with the reason."""
         finding = self._findings[split, expectation["description"]]
+        before = finding.rows
         finding.rows += len(rows)
         for row in rows[: self.rules.max_rows_named - len(finding.shown)]:
             finding.shown.append(_shown(row, frame.loc[row], expectation["meta"]))
         if _only_warns(expectation):
             return
-        reasons = self._reasons[split]
-        # A share more than may be left out need not be remembered.
-        if self.rules.on_bad_rows == "drop" and len(reasons) <= self.rules.max_dropped_share * self._rows(split):
-            for row in rows:
-                reasons.setdefault(row, []).append(expectation["description"])
+        if self.rules.on_bad_rows == "drop":
+            # Of each expectation one row more than may be left out: with it the run stops, unless that expectation
+            # holds after all, for most rows, and its reasons are taken back.
+            most = int(self.rules.max_dropped_share * self._rows(split)) + 1
+            for row in rows[: max(0, most - before)]:
+                self._reasons[split].setdefault(row, []).append(expectation["description"])
 
     def _conclude(self, split: str, suite: Any) -> None:
         """Enter the results of all rows; what fails and cannot be left out by the row is a failure."""
@@ -405,7 +407,8 @@ def _shown(number: int, row: Any, meta: dict[str, str]) -> str:
 
 def _shortened(value: Any, column: str) -> str:
     if not isinstance(value, str):
-        return "null" if pd.isna(value) else f"{value}"[:SHOWN_CHARACTERS]
+        is_null = pd.api.types.is_scalar(value) and pd.isna(value)  # of a list that would be asked of each item
+        return "null" if is_null else f"{value}"[:SHOWN_CHARACTERS]
     if len(value) <= SHOWN_CHARACTERS:
         return repr(value)
     # What is wrong with an answer mostly stands at its end, where the gold is.

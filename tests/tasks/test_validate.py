@@ -379,6 +379,38 @@ def test_it_may_hold_for_one_split_and_for_most_rows(gate, monkeypatch):
     gate(LEVELS, TEST_LEVELS, expectations=[rule | {"mostly": 1.0, "split": "test"}])
 
 
+@pytest.mark.parametrize("first", ["mostly", "strict"])
+@pytest.mark.parametrize("chunk", [10, 1000])
+def test_rows_that_most_may_be_do_not_hide_one_that_must_be_left_out(gate, monkeypatch, chunk, first):
+    monkeypatch.setattr("tasks.validate.CHUNK", chunk)
+    lenient = {"type": "expect_column_values_to_be_in_set", "column": "level", "value_set": ["easy"], "mostly": 0.4}
+    strict = {"type": "expect_column_values_to_not_be_in_set", "column": "points", "value_set": [57]}
+    rules = [lenient, strict] if first == "mostly" else [strict, lenient]
+    found = gate(LEVELS, TEST_LEVELS, expectations=rules, on_bad_rows="drop", max_dropped_share=0.05)
+    assert found["dropped"]["train"] == 1
+    # One row more than may be left out is enough to stop, however many there are.
+    many = strict | {"value_set": list(range(40))}
+    message = refusal_of(
+        gate, LEVELS, TEST_LEVELS, expectations=[lenient, many], on_bad_rows="drop", max_dropped_share=0.05
+    )
+    assert "would be left out" in message
+
+
+def test_one_that_does_not_suit_its_column_is_refused_in_a_sentence(gate):
+    rows = [one | {"tags": ["a"] if number else []} for number, one in enumerate(LEVELS)]
+    tests = [one | {"tags": ["a"]} for one in TEST_LEVELS]
+    null = {"type": "expect_column_values_to_be_null", "column": "tags"}
+    assert "rows do not fit" in refusal_of(gate, rows, tests, expectations=[null])
+    divergence = {
+        "type": "expect_column_kl_divergence_to_be_less_than",
+        "column": "level",
+        "partition_object": {"bins": [0, 1], "weights": [1.0]},
+        "threshold": 0.1,
+    }
+    message = refusal_of(gate, LEVELS, TEST_LEVELS, expectations=[divergence])
+    assert message.startswith("validation.expectations: ") or "expect_column_kl_divergence" in message
+
+
 def test_one_about_a_whole_column_sees_it_whole(gate, monkeypatch):
     monkeypatch.setattr("tasks.validate.CHUNK", 10)
     mean = {"type": "expect_column_mean_to_be_between", "column": "points", "split": "train"}
@@ -436,7 +468,7 @@ def test_columns_that_are_called_like_what_the_gate_computes_are_no_trouble(gate
         ({"type": "expect_column_mean_to_be_between", "column": "question", "min_value": 1}, "Cannot perform"),
         (
             {"type": "expect_column_values_to_be_between", "column": "question", "min_value": {"$PARAMETER": "x"}},
-            "validation.expectations: Great Expectations cannot evaluate them (No value found for $PARAMETER x",
+            "cannot evaluate those of train (SuiteParameterError: No value found for $PARAMETER x); correct",
         ),
     ],
 )
