@@ -10,7 +10,7 @@ import json
 import shutil
 import tempfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from io import BufferedReader
 from itertools import islice
@@ -26,6 +26,7 @@ ByteFile = BufferedReader | gzip.GzipFile
 
 FORMATS = ("jsonl", "json", "parquet")
 ROW_LIMIT = 2**20  # bytes; a longer row is a damaged file rather than a question
+OWN_PREFIX = "gate:"  # of the columns by which the data gate marks rows (tasks/validate.py)
 BATCH = 10_000  # rows that are Python objects at one time
 
 KINDS = {str: "text", int: "a number", float: "a number", bool: "true or false", list: "a list", dict: "an object"}
@@ -66,6 +67,7 @@ def check_table(table: pa.Table, where: Path | str, text_columns: Sequence[str],
 
     `first_row` is the number that a message gives to the first row.
     """
+    _check_names(table.column_names, f"{where}")
     _require_columns(table.column_names, f"{where}", text_columns)
     for name in text_columns:
         type = table.schema.field(name).type
@@ -74,6 +76,19 @@ def check_table(table: pa.Table, where: Path | str, text_columns: Sequence[str],
             raise UserError(f"{where}: the column {name!r} holds {type} where text belongs; convert it to text")
     for number, texts in enumerate(table.select(list(text_columns)).to_pylist(), start=first_row):
         _check_texts(f"{where}, row {number}", texts)
+
+
+def _check_names(names: Iterable[str], where: str) -> None:
+    """Raise UserError for names by which nothing could be told apart later."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise UserError(f"{where}: there are two columns {name!r}; rename or remove one")
+        if name.startswith(OWN_PREFIX):
+            raise UserError(f"{where}: the column {name!r} has a name of the data gate's own; rename it")
+        if not name.isascii() and any("\ud800" <= letter <= "\udfff" for letter in name):
+            raise UserError(f"{where}: the column {name!r} is no Unicode text (half of a surrogate pair); rename it")
+        seen.add(name)
 
 
 def _parquet_batches(path: Path, file: ByteFile, gzipped: bool, text_columns: Sequence[str]) -> Iterator[pa.Table]:
@@ -150,6 +165,7 @@ def _json_batches(
         for number, row in batch:
             _check_row(path, unit, number, row, text_columns, first_seen)
         names = dict.fromkeys(name for _, row in batch for name in row)
+        _check_names(names, f"{path}, {unit}s {batch[0][0]} to {batch[-1][0]}")
         yield pa.table({name: _array(path, unit, name, batch) for name in names})
     if empty:
         yield pa.table({name: pa.array([], pa.string()) for name in text_columns})

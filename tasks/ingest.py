@@ -122,6 +122,9 @@ def _files_of(folder: Path, split: str) -> list[Path]:
             f"{folder} has no file for the split {split!r} (such as {split}.jsonl or {split}.parquet), only "
             f"{', '.join(names[:10]) or 'nothing at all'}; rename a file, or set data.train_split or data.test_split"
         )
+    for match in found:
+        if not (folder / match[0]).is_file():
+            raise UserError(f"{folder / match[0]} is no file (a folder, or a link to nothing); put the data file there")
     if len({(match["shard"] is None, match["shards"], match["format"]) for match in found}) > 1:
         several = ", ".join(match.string for match in found[:10])
         raise UserError(f"{folder} has several files for the split {split!r}: {several}; leave only those that count")

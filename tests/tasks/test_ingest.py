@@ -50,9 +50,10 @@ def jsonl(rows):
     return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
 
-def parquet(content, rows=None):
+def parquet(content, rows=None, twice=None):
     sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_pylist(content).slice(0, rows), sink)
+    table = pa.Table.from_pylist(content).slice(0, rows)
+    pq.write_table(table.append_column(twice, table[twice]) if twice else table, sink)
     return sink.getvalue().to_pybytes()
 
 
@@ -444,6 +445,21 @@ DAMAGED = {
         FINE + b'{"question": x}\n' + FINE,
         r"line 6 is not valid JSON \(.*column 14\); mend",
     ),
+    "a name that is no text": (
+        "train.jsonl",
+        FINE + rb'{"question": "a", "answer": "#### 1", "\ud800": 1}' + b"\n",
+        r"the column '.*' is no Unicode text",
+    ),
+    "a name of the gate's own": (
+        "train.jsonl",
+        FINE + b'{"question": "a", "answer": "#### 1", "gate:leaks": 1}\n',
+        r"the column 'gate:leaks' has a name of the data gate's own; rename it",
+    ),
+    "two columns of one name": (
+        "train.parquet",
+        parquet(TRAIN, twice="question"),
+        r"there are two columns 'question'; rename or remove one",
+    ),
     "broken JSON after blank lines": ("train.jsonl", b"\n\n" + FINE + b"{]\n", r"line 8 is not valid JSON"),
     "a truncated last line": ("train.jsonl", FINE[:-20], r"line 5, the last, is cut short; copy the file again"),
     "broken JSON in an array": ("train.json", b'[\n{"question": "a",\n "answer": }]', r"line 3 is not valid JSON"),
@@ -572,6 +588,14 @@ def test_damage_is_refused_with_the_place_and_the_reason(folder, name, content, 
         ingest(DataSettings(path=folder))
     assert str(folder) in str(refusal.value)
     assert len(str(refusal.value)) < 400 and "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, lambda path: path.symlink_to("nowhere")], ids=["a folder", "a link"])
+def test_what_is_no_file_is_refused(folder, make):
+    (folder / "test.jsonl").write_bytes(jsonl(TEST))
+    make(folder / "train.jsonl")
+    with pytest.raises(UserError, match=r"train\.jsonl is no file \(a folder, or a link to nothing\)"):
+        ingest(DataSettings(path=folder))
 
 
 def test_an_empty_test_split_is_refused(folder):
