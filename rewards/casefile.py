@@ -12,7 +12,7 @@ dataset's answer: {"kind": "gold", "answer": "…#### 72", "gold": "72"}, where 
 """
 
 import json
-import math
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib import resources
@@ -87,6 +87,8 @@ def _json_entries(name: str, text: str) -> Iterator[tuple[str, Any]]:
                 yield f"{name}:{number}", json.loads(line)
             except ValueError as error:
                 raise ValueError(f"{name}:{number}: is not JSON: {error}") from error
+            except RecursionError as error:
+                raise ValueError(f"{name}:{number}: is nested too deeply; write it flatter") from error
 
 
 def _yaml_entries(path: Path, text: str) -> Iterator[tuple[str, Any]]:
@@ -94,19 +96,36 @@ def _yaml_entries(path: Path, text: str) -> Iterator[tuple[str, Any]]:
         import yaml
     except ImportError as error:
         raise ValueError(f"{path}: reading YAML needs the package pyyaml; write the cases as JSONL") from error
-    loader = yaml.SafeLoader(text)
+    try:
+        loader = yaml.SafeLoader(text)
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        character = f"U+{ord(text[error.position]):04X}"
+        raise ValueError(f"{path.name}:{line}: is not YAML: it holds the control character {character}") from error
+    line = 1
     try:
         document = loader.get_single_node()
         listed = document.value if isinstance(document, yaml.SequenceNode) else None
         if listed is None:
             raise ValueError(f"{path.name}:1: is not a list of cases")
         for node in listed:
-            yield f"{path.name}:{node.start_mark.line + 1}", loader.construct_object(node, deep=True)
+            line = node.start_mark.line + 1
+            yield f"{path.name}:{line}", _constructed(f"{path.name}:{line}", loader, node)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ValueError(f"{path.name}:{line}: is not YAML: {error.problem}") from error
+    except RecursionError as error:
+        raise ValueError(f"{path.name}:{line}: is nested too deeply; write it flatter") from error
     finally:
         loader.dispose()
+
+
+def _constructed(where: str, loader: Any, node: Any) -> Any:
+    """What a node of YAML holds; its tags take values that Python refuses, such as a date in the month 13."""
+    try:
+        return loader.construct_object(node, deep=True)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ValueError(f"{where}: a value cannot be read ({error}); put it in quotes") from error
 
 
 def _case(where: str, entry: Any) -> Case | GoldCase:
@@ -146,7 +165,8 @@ def _gold_case(where: str, entry: dict[str, Any]) -> GoldCase:
 def _value(where: str, key: str, value: Any) -> float | None:
     if value is None:
         return None
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    # A whole number may be too large for math.isfinite.
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     _require(is_number, where, f"{key} must be a number, the value of the reward {key}, not {value!r}")
     return float(value)
 

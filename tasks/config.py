@@ -550,7 +550,10 @@ class Config(Section):
         return self.model_dump(mode="json")
 
     def write(self, path: Path) -> None:
-        path.write_text(yaml.safe_dump(self.dump(), sort_keys=False, allow_unicode=True), encoding="utf-8")
+        """So that a reader sees all of it or what was there before; half of a configuration would be another one."""
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        temporary.write_text(yaml.safe_dump(self.dump(), sort_keys=False, allow_unicode=True), encoding="utf-8")
+        temporary.replace(path)
 
 
 class _Loader(yaml.SafeLoader):

@@ -10,6 +10,7 @@ import json
 import shutil
 import tempfile
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from io import BufferedReader
@@ -84,11 +85,17 @@ def _check_names(names: Iterable[str], where: str) -> None:
     for name in names:
         if name in seen:
             raise UserError(f"{where}: there are two columns {name!r}; rename or remove one")
-        if name.startswith(OWN_PREFIX):
-            raise UserError(f"{where}: the column {name!r} has a name of the data gate's own; rename it")
-        if not name.isascii() and any("\ud800" <= letter <= "\udfff" for letter in name):
-            raise UserError(f"{where}: the column {name!r} is no Unicode text (half of a surrogate pair); rename it")
+        if fault := _fault_of_name(name):
+            raise UserError(f"{where}: the column {name!r} {fault}; rename it")
         seen.add(name)
+
+
+def _fault_of_name(name: str) -> str | None:
+    if name.casefold().startswith(OWN_PREFIX):  # DuckDB's names have no case
+        return "has a name of the data gate's own"
+    if not name.isascii() and any("\ud800" <= letter <= "\udfff" for letter in name):
+        return "is no Unicode text (half of a surrogate pair)"
+    return None
 
 
 def _parquet_batches(path: Path, file: ByteFile, gzipped: bool, text_columns: Sequence[str]) -> Iterator[pa.Table]:
@@ -115,6 +122,21 @@ def _parquet_batches(path: Path, file: ByteFile, gzipped: bool, text_columns: Se
             ) from None
 
 
+class _KeyTwice(ValueError):
+    """An object of JSON that has a key twice; of its values all but the last would be lost without a word."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        [(key, _)] = Counter(key for key, _ in pairs).most_common(1)
+        raise _KeyTwice(f"an object has the key {key!r} twice")
+    return found
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object)  # made once: that takes longer than to read a line
+
+
 def _starts_an_array(file: ByteFile) -> bool:
     start = file.read(64).removeprefix(codecs.BOM_UTF8).lstrip()
     file.seek(0)
@@ -124,10 +146,12 @@ def _starts_an_array(file: ByteFile) -> bool:
 def _array_elements(path: Path, file: ByteFile) -> Iterator[tuple[int, Any]]:
     raw = file.read().removeprefix(codecs.BOM_UTF8)
     try:
-        return enumerate(json.loads(raw.decode("utf-8")), start=1)
+        return enumerate(_DECODER.decode(raw.decode("utf-8")), start=1)
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise UserError(f"{path}, line {line} {_what_is_wrong(error)}") from None
+    except _KeyTwice as error:  # which does not know where
+        raise UserError(f"{path} {_what_is_wrong(error)}") from None
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}, line {getattr(error, 'lineno', 1)} {_what_is_wrong(error)}") from None
 
@@ -147,9 +171,9 @@ def _lines(path: Path, file: ByteFile) -> Iterator[tuple[int, Any]]:
         if b"\0" in raw:
             raise UserError(f"{where} holds a NUL byte; the file is damaged or UTF-16: save it anew as UTF-8")
         try:
-            yield number, json.loads(raw.decode("utf-8"))
+            yield number, _DECODER.decode(raw.decode("utf-8"))
         except (ValueError, RecursionError) as error:
-            if not raw.endswith((b"\n", b"}")):
+            if not raw.endswith((b"\n", b"}")) and not isinstance(error, _KeyTwice):
                 raise UserError(f"{where}, the last, is cut short; copy the file again, or remove the line") from None
             raise UserError(f"{where} {_what_is_wrong(error)}") from None
 
@@ -165,7 +189,10 @@ def _json_batches(
         for number, row in batch:
             _check_row(path, unit, number, row, text_columns, first_seen)
         names = dict.fromkeys(name for _, row in batch for name in row)
-        _check_names(names, f"{path}, {unit}s {batch[0][0]} to {batch[-1][0]}")
+        for name in names:
+            if fault := _fault_of_name(name):
+                number = next(number for number, row in batch if name in row)
+                raise UserError(f"{path}, {unit} {number}: the column {name!r} {fault}; rename it")
         yield pa.table({name: _array(path, unit, name, batch) for name in names})
     if empty:
         yield pa.table({name: pa.array([], pa.string()) for name in text_columns})

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from rewards.registry import is_registered
 from tasks.config import Config
 from tasks.devices import visible_devices
+from tasks.engine import choose_engine, vllm_version
 from tasks.memory import Relief, smaller_evaluation
 from tasks.run import Run, digest, read_json, source_digest, stored, write_json
 from tasks.summary import sampled_summary, summary
@@ -140,8 +141,22 @@ def baseline(
             "gold": config.data.gold,
             "code": source_digest(
                 "rewards/*.py",
-                *(f"tasks/{name}.py" for name in ("evaluate_worker", "generate", "prompts", "scoring", "summary")),
+                *(
+                    f"tasks/{name}.py"
+                    for name in (
+                        "cpu",
+                        "engine",
+                        "evaluate_worker",
+                        "generate",
+                        "models",
+                        "prompts",
+                        "scoring",
+                        "summary",
+                    )
+                ),
             ),
+            "engine": choose_engine(config)[0],  # what auto is here and now
+            "vllm": vllm_version(),
             "transformers": version("transformers"),
         }
     )

@@ -31,6 +31,9 @@ from tasks.errors import UserError  # noqa: E402
 logging.getLogger("great_expectations.data_context.types.base").setLevel(logging.WARNING)
 logging.getLogger("great_expectations.render").setLevel(logging.CRITICAL)
 
+# It logs a screen of tracebacks for what `check` and the results say in a sentence.
+logging.getLogger("great_expectations.validator.metrics_calculator").setLevel(logging.CRITICAL)
+
 # What a result holds of every row that fails, and what it shows of the first.
 _COMPLETE = ("unexpected_list", "unexpected_index_list", "unexpected_index_query")
 _FIRST = ("partial_unexpected_list", "partial_unexpected_counts", "partial_unexpected_index_list")
@@ -55,20 +58,10 @@ class Suite:
     def check(self, frame: pd.DataFrame) -> list[tuple[dict[str, Any], list[int]]]:
         """Check some more rows; give the configuration of each expectation that some do not meet, with these rows."""
         try:
-            found = self._batch.get_batch({"dataframe": frame}).validate(
-                self._suite,
-                result_format={
-                    "result_format": "COMPLETE",
-                    "partial_unexpected_count": self.most_named,
-                    "return_unexpected_index_query": False,
-                },
-            )
+            found = self._validated(frame, self._suite)
         except Exception as error:  # an expectation that does not suit its column raises whatever it comes upon
             reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            raise UserError(
-                f"validation.expectations: Great Expectations cannot evaluate those of {self.name} ({reason}); "
-                "correct the one that does not suit its column"
-            ) from error
+            raise UserError(f"{self._culprit(frame)} cannot be evaluated ({reason}); correct or remove it") from error
         failed = []
         for result in found.results:
             rows = [row["source_row"] for row in result.result.get("unexpected_index_list") or []]
@@ -80,6 +73,29 @@ class Suite:
             result.success = bool(result.success)  # some give numpy's
         self.total = found if self.total is None else _merged(self.total, found, self.most_named)
         return failed
+
+    def _validated(self, frame: pd.DataFrame, suite: gx.ExpectationSuite) -> ExpectationSuiteValidationResult:
+        return self._batch.get_batch({"dataframe": frame}).validate(
+            suite,
+            result_format={
+                "result_format": "COMPLETE",
+                "partial_unexpected_count": self.most_named,
+                "return_unexpected_index_query": False,
+            },
+        )
+
+    def _culprit(self, frame: pd.DataFrame) -> str:
+        """Which expectation it is that raises on `frame`: its place in the configuration, and what it says.
+
+        Great Expectations' own error names none, so each is tried alone.
+        """
+        for expectation in self._suite.expectations:
+            try:
+                self._validated(frame, gx.ExpectationSuite(self.name, expectations=[expectation]))
+            except Exception:
+                place = (expectation.meta or {}).get("configured", "validation")
+                return f"{place}: the expectation of {self.name} that {expectation.description}"
+        return f"validation.expectations: one of {self.name}, beside the others,"
 
     def results(self) -> list[dict[str, Any]]:
         """Great Expectations' results over all rows so far, as JSON values."""
@@ -133,8 +149,9 @@ def _merged(
             _set_percentages(old.result)
             mostly = old.expectation_config.kwargs.get("mostly", 1.0)
             old.success = (old.result["unexpected_percent"] or 0.0) <= 100 * (1 - mostly) + 1e-9
-        elif old.success and not new.success:
-            old.result = new.result  # about the schema: what is wrong in one batch is wrong
+        elif not new.success and (old.success or "unexpected_count" not in new.result):
+            # About a column as such, or not to be evaluated: in one batch that is enough, whatever the others count.
+            old.result = new.result
             old.exception_info = new.exception_info
             old.success = False
     successful = sum(bool(result.success) for result in total.results)
@@ -179,4 +196,4 @@ def _escape(value: Any) -> Any:
             return {name: _escape(inner) for name, inner in value.items()}
         case list():
             return [_escape(inner) for inner in value]
-    return _plain(value) if hasattr(value, "item") else value
+    return _escape(value.tolist()) if hasattr(value, "tolist") else value  # an array may hold texts

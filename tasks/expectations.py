@@ -4,7 +4,6 @@
 the row's columns). This module imports Great Expectations, which takes seconds.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any
@@ -25,6 +24,11 @@ from tasks.overlap import NGRAM
 
 # Both parts around the mark are free of it, so it stands there once.
 ONE_MARK = r"\A(?:(?!####)[\s\S])*####(?:(?!####)[\s\S])*\Z"
+# Neither white space (RE2 knows only ASCII's by \s) nor what takes no space on the page.
+SEEN = (
+    r"[^\s\x00-\x1f\x7f-\xa0\xad\u034f\u061c\u115f\u1160\u1680\u17b4\u17b5\u180b-\u180e\u2000-\u200f\u2028-\u202f"
+    r"\u205f-\u206f\u2800\u3000\u3164\ufe00-\ufe0f\ufeff\uffa0]"
+)
 
 # These look at a row in the light of others, so they need a column as a whole.
 _ACROSS_ROWS = (gxe.ExpectColumnValuesToBeUnique, gxe.ExpectCompoundColumnsToBeUnique)
@@ -114,11 +118,13 @@ def configured_expectations(split: str, settings: ValidationSettings, columns: S
 
 def told_apart(expectations: Sequence[Any]) -> None:
     """Give each a description of its own, by which its results and its rows are known; a second one gets a number."""
-    seen: Counter[str] = Counter()
+    taken: set[str] = set()
     for expectation in expectations:
-        seen[expectation.description] += 1
-        if seen[expectation.description] > 1:
-            expectation.description += f" ({seen[expectation.description]})"
+        described, number = expectation.description, 1
+        while expectation.description in taken:
+            number += 1
+            expectation.description = f"{described} ({number})"
+        taken.add(expectation.description)
 
 
 def is_about_rows(expectation: Any) -> bool:
@@ -142,7 +148,7 @@ def _text(column: str, name: str, characters: tuple[int, int]) -> list[Any]:
     meta = {"shows": column}
     return [
         gxe.ExpectColumnValuesToNotBeNull(column=column, description=f"no {name} is missing", meta=meta),
-        gxe.ExpectColumnValuesToMatchRegex(column=column, regex=r"\S", description=f"no {name} is blank", meta=meta),
+        gxe.ExpectColumnValuesToMatchRegex(column=column, regex=SEEN, description=f"no {name} is blank", meta=meta),
         gxe.ExpectColumnValueLengthsToBeBetween(
             column=column,
             min_value=shortest,

@@ -153,6 +153,8 @@ class TransformersEngine:
         if sampling.temperature > 0:
             how = {"do_sample": True, "temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": 0}
             torch.manual_seed(0)
+        # A model may bring penalties of its own (Qwen2.5's is 1.1), which neither training nor vLLM knows of.
+        how |= {"repetition_penalty": 1.0, "no_repeat_ngram_size": 0}
         order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
         completions: dict[int, list[Completion]] = {}
         bar = progress_bar(total=len(prompts), desc="generating")

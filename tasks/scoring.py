@@ -11,6 +11,7 @@ from rewards.registry import load_reward
 from rewards.traits import traits_of
 from rewards.wrapper import guard
 from tasks.config import Config
+from tasks.dataset import TRL_COLUMNS
 from tasks.errors import UserError
 from tasks.generate import Completion
 from tasks.prompts import Messages, as_completion
@@ -57,7 +58,9 @@ class Scorer:
     ) -> pd.DataFrame:
         """One row per question: the completion, each reward, their weighted sum, and whether the answer is right."""
         texts = [as_completion(completion.text, self.config.prompt) for completion in completions]
-        columns: dict[str, list[Any]] = {str(name): rows[name].tolist() for name in rows.columns}
+        columns: dict[str, list[Any]] = {
+            str(name): rows[name].tolist() for name in rows.columns if name not in TRL_COLUMNS
+        }
         table = pd.DataFrame(
             {
                 "id": rows["id"].to_numpy(),

@@ -186,7 +186,9 @@ class Validation(TrainerCallback):
                     engine = TransformersEngine(model, trainer.processing_class, self.config.evaluation.batch_size)
                     mine = [one for [one] in engine.generate(ids, Sampling(tokens))]
         trainer.model.train(was_training)
-        return gather_object(mine)[: len(self.ids)]  # the padding repeats the last one
+        # By its place: the padding, which repeats the last one, lies between the processes' shares.
+        found = dict(gather_object(list(zip(places, mine, strict=True))))
+        return [found[place] for place in range(len(self.ids))]
 
     def _generate_with_vllm(self, ids: list[list[int]], tokens: int) -> list[Completion]:
         trainer, generation = self.trainer, self.trainer.vllm_generation

@@ -79,6 +79,16 @@ DAMAGED: dict[str, tuple[str, bytes, tuple[str, ...]]] = {
         changed(7, question=TEST[4]["question"]),
         ("no question is asked in test too", "row 7: 'How much", "(as in row 5 of test)"),
     ),
+    "a key twice": (
+        "train.jsonl",
+        FIRST_TEN + FINE.replace(b'"answer"', b'"answer": "", "answer"', 1),
+        ("line 11 is not valid JSON", "the key 'answer' twice"),
+    ),
+    "a wrong chain of results": (
+        "train.jsonl",
+        changed(7, answer="<<6+7=13=14>>\n#### 14"),
+        ("calculator annotation <<…=…>> is right", "row 7: '<<6+7=13=14>> (it is 13)'"),
+    ),
     "a renamed column": (
         "train.jsonl",
         FINE.replace(b'"question"', b'"qestion"'),

@@ -63,6 +63,15 @@ def test_jsonl_and_yaml_say_the_same(tmp_path: Path) -> None:
         ("c.yaml", "", "c.yaml:1: is not a list"),
         ("c.yml", "- !!python/object:os.system {}\n", "c.yml:1: is not YAML"),
         ("c.jsonl", b"\xff\xfe", "c.jsonl: is not UTF-8"),
+        ("c.jsonl", '{"completion": "a", "mine": 1}\n' + "[" * 200_000, "c.jsonl:2: is nested too deeply"),
+        ("c.jsonl", f'{{"completion": "a", "mine": {10**400}}}', "c.jsonl:1: mine must be a number"),
+        ("c.yaml", "- completion: a\n  mine: 1\n- completion: \x07\n", r"c.yaml:3: is not YAML: .* character U\+0007"),
+        ("c.yaml", "- completion: a\n  mine: " + "[" * 1_500, "c.yaml:1: is nested too deeply"),
+        (
+            "c.yaml",
+            "- completion: a\n  mine: 1\n- completion: 2024-13-01\n",
+            "c.yaml:3: a value cannot be read .*month",
+        ),
     ],
 )
 def test_a_bad_file_is_named_with_its_line(tmp_path: Path, name: str, text: str | bytes, problem: str) -> None:

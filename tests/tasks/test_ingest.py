@@ -448,12 +448,32 @@ DAMAGED = {
     "a name that is no text": (
         "train.jsonl",
         FINE + rb'{"question": "a", "answer": "#### 1", "\ud800": 1}' + b"\n",
-        r"the column '.*' is no Unicode text",
+        r"line 6: the column '.ud800' is no Unicode text",
     ),
     "a name of the gate's own": (
         "train.jsonl",
         FINE + b'{"question": "a", "answer": "#### 1", "gate:leaks": 1}\n',
-        r"the column 'gate:leaks' has a name of the data gate's own; rename it",
+        r"line 6: the column 'gate:leaks' has a name of the data gate's own; rename it",
+    ),
+    "a name of the gate's own in Parquet": (
+        "train.parquet",
+        parquet([row(n, **{"Gate:duplicate_of": 1}) for n in range(200)]),
+        r"train\.parquet: the column 'Gate:duplicate_of' has a name of the data gate's own; rename it",
+    ),
+    "a key twice": (
+        "train.jsonl",
+        FINE + b'{"question": "a", "answer": "#### 1", "answer": "#### 2"}\n' + FINE,
+        r"line 6 is not valid JSON \(an object has the key 'answer' twice\); mend or remove it",
+    ),
+    "a key twice in the last line": (
+        "train.jsonl",
+        FINE + b'{"question": "a", "more": {"b": 1, "b": 1}, "answer": "#### 1"} ',
+        r"line 6 is not valid JSON \(an object has the key 'b' twice\)",
+    ),
+    "a key twice in an array": (
+        "train.json",
+        b'[\n{"question": "a", "answer": "#### 1", "answer": "#### 1"}]',
+        r"train\.json is not valid JSON \(an object has the key 'answer' twice\)",
     ),
     "two columns of one name": (
         "train.parquet",
