@@ -47,7 +47,7 @@ def _equals(answer: str | None, gold: str) -> bool:
 def _is_one_expression(answer: str) -> bool:
     """Whether `answer` says one value, of which Math-Verify would else take the part that suits.
 
-    `\\frac{144}{2}` and `x = 72` do; hedges, chains of relations, and what holds an unknown (`72 x`) do not.
+    `\\frac{144}{2}` and `x = 72` do; hedges, chains of relations, and what holds an unknown (`72 + x`) do not.
     """
     if any(not letter.isascii() and (letter.isnumeric() or letter.isalpha()) for letter in answer):
         return False

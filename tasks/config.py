@@ -25,7 +25,7 @@ from pydantic import (
 from rewards.registry import REGISTRY, check_parameters, is_registered
 from rewards.traits import traits_of
 from tasks.errors import UserError
-from tasks.run import PROJECT
+from tasks.run import PROJECT, write_whole
 from tasks.trl_fields import SUCCESSORS, check_field, table
 
 Stage = Literal["ingest", "validate", "check_rewards", "baseline", "train", "evaluate", "register"]
@@ -209,6 +209,12 @@ class RewardSettings(BaseModel):
     def label(self) -> str:
         """The short name, for metrics: `my_rewards.py:brevity` is `brevity`."""
         return self.name.replace(":", "/").rsplit("/", 1)[-1].rsplit(".", 1)[-1]
+
+    @property
+    def file(self) -> Path | None:
+        """The file that it lies in, where it is a function of the user's in one."""
+        location, _, _ = self.name.rpartition(":")
+        return Path(location).expanduser() if location.endswith(".py") else None
 
     @model_validator(mode="after")
     def _no_parameter_is_a_secret(self) -> Self:
@@ -550,10 +556,8 @@ class Config(Section):
         return self.model_dump(mode="json")
 
     def write(self, path: Path) -> None:
-        """So that a reader sees all of it or what was there before; half of a configuration would be another one."""
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        temporary.write_text(yaml.safe_dump(self.dump(), sort_keys=False, allow_unicode=True), encoding="utf-8")
-        temporary.replace(path)
+        """Half of a configuration would be another one, so it is written whole."""
+        write_whole(path, yaml.safe_dump(self.dump(), sort_keys=False, allow_unicode=True))
 
 
 class _Loader(yaml.SafeLoader):

@@ -113,6 +113,10 @@ def _together(shares: Sequence[Path], path: Path) -> pd.DataFrame:
     return table
 
 
+# What decides on a baseline's answers and scores, beside the rewards; another one is not that of the store.
+BASELINE_CODE = ("cpu", "engine", "evaluate_worker", "generate", "models", "prompts", "scoring", "summary")
+
+
 def baseline(
     run: Run,
     config: Config,
@@ -141,19 +145,7 @@ def baseline(
             "gold": config.data.gold,
             "code": source_digest(
                 "rewards/*.py",
-                *(
-                    f"tasks/{name}.py"
-                    for name in (
-                        "cpu",
-                        "engine",
-                        "evaluate_worker",
-                        "generate",
-                        "models",
-                        "prompts",
-                        "scoring",
-                        "summary",
-                    )
-                ),
+                *(f"tasks/{name}.py" for name in BASELINE_CODE),
             ),
             "engine": choose_engine(config)[0],  # what auto is here and now
             "vllm": vllm_version(),
@@ -179,8 +171,7 @@ def _is_known(reward: str) -> bool:
 def user_code(config: Config) -> dict[str, str]:
     """The source of rewards that are files of the user's, and of what lies beside them, which they may import: a
     changed line is another reward."""
-    files = [Path(reward.name.rpartition(":")[0]) for reward in config.rewards.functions if ".py:" in reward.name]
-    folders = {file.parent for file in files}
+    folders = {reward.file.parent for reward in config.rewards.functions if reward.file}
     return {str(file): file.read_text(encoding="utf-8") for folder in folders for file in sorted(folder.glob("*.py"))}
 
 

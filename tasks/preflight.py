@@ -1,7 +1,6 @@
 """Stage before all others: whatever would stop the run later and can be known now."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from tasks.config import Config
@@ -41,9 +40,7 @@ def check_files(config: Config) -> None:
     """Raise UserError for a file that the configuration names and a later stage would miss."""
     named = {"rewards.cases": config.rewards.cases, "training.accelerate_config": config.training.accelerate_config}
     for number, reward in enumerate(config.rewards.functions):
-        location, _, _ = reward.name.rpartition(":")
-        if location.endswith(".py"):
-            named[f"rewards.functions.{number}.name"] = Path(location).expanduser()
+        named[f"rewards.functions.{number}.name"] = reward.file
     for setting, path in named.items():
         if path is not None and not path.is_file():
             raise UserError(f"{setting}: there is no file {path}; correct the path")

@@ -18,7 +18,7 @@ from rewards.errors import RewardError
 from rewards.number import extract_hash_answer
 from rewards.registry import columns_of, is_registered, load_reward
 from tasks.reward_exploits import check_exploits
-from tasks.reward_golds import GOLD_TEMPLATE, check_golds, fill, gold_columns, written_columns
+from tasks.reward_golds import GOLD_TEMPLATE, check_golds, gold_columns, perfect, written_columns
 from tasks.reward_properties import LONGEST, check_linear_time, check_properties
 from tasks.reward_scoring import GateReport, GateRow, LoadedReward, Row, Scorer, name_of, shortened
 
@@ -169,7 +169,7 @@ def _usable_template(
         report.add("gold replay", "all", "skipped", "no gold template is configured")
         return None
     try:
-        text = fill(template, row)
+        text = perfect(template, row)
     except ValueError as error:
         report.fail("gold replay", "all", f"{error}. Correct rewards.gold_template.")
         return None

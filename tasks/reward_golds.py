@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal, localcontext
-from itertools import groupby
+from itertools import count, groupby
 
 from rewards.math_judge import equal_expressions
 from rewards.number import extract_last_number, plain_number
@@ -33,7 +33,6 @@ SECONDS = 120.0
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _NUMBER_AND_MARKS = re.compile(r"[\s#$€£¥%+\u2212,.0-9-]+")
 _ONE_NUMBER = re.compile(r"(?:[0-9]+|[0-9]{1,3}(?:,[0-9]{3})+)(?:\.[0-9]+)?")  # "3,5,7" is three
-_HEDGES = (5, *range(6, 5000))
 _OF_ANOTHER = "that of another row"
 _TOLERANCE = 1e-9
 _TRIES = 8  # completions that are scored for each gold, about
@@ -42,18 +41,28 @@ _TRIES = 8  # completions that are scored for each gold, about
 def fill(template: str, row: Row) -> str:
     """`template` with each `{column}` replaced by the row's value, whatever braces or tags that holds.
 
-    A blank `rationale`, as of data with plain golds, is written as `NO_SOLUTION`. Raises `ValueError` for a column that
-    the row lacks.
+    Raises `ValueError` for a column that the row lacks.
     """
 
     def value(match: re.Match[str]) -> str:
         if match[1] not in row:
             asked = f"the gold template asks for the column {match[1]!r}"
             raise ValueError(f"{asked}, which the data lacks (it has {', '.join(row)})")
-        text = str(row[match[1]])
-        return NO_SOLUTION if match[1] == "rationale" and not text.strip() else text
+        return str(row[match[1]])
 
     return _PLACEHOLDER.sub(value, template)
+
+
+def solution(row: Row) -> str:
+    """The row's worked solution, or what stands for one, as where the golds are plain."""
+    text = str(row.get("rationale", ""))
+    return text if text.strip() else NO_SOLUTION
+
+
+def perfect(template: str, row: Row, answers: Mapping[str, str] | None = None) -> str:
+    """A perfect completion of `row`, or one with other `answers` by column. Raises `ValueError` as `fill` does."""
+    solved = {"rationale": solution(row)} if "rationale" in row else {}
+    return fill(template, {**row, **solved, **(answers or {})})
 
 
 def written_columns(template: str) -> set[str]:
@@ -74,7 +83,7 @@ def perturbed(gold: str, others: Sequence[str] = (), exact: bool = True) -> dict
     """
     number = plain_number(gold)
     held = [number] if number is not None else re.findall(r"[0-9]+", gold)
-    hedge = next(one for one in _HEDGES if all(Decimal(part) != one for part in held))  # "5 or 5" is right
+    hedge = next(one for one in count(5) if all(Decimal(part) != one for part in held))  # "5 or 5" is right
     wrong = {f"' or {hedge}' appended": f"{gold} or {hedge}"}
     if number is None:
         another = next((other for other in others if other.split() != gold.split()), None)
@@ -194,7 +203,7 @@ def _gold_looked_at(scorer: Scorer, rows: Sequence[Row], template: str) -> str |
     if "raw_answer" in asked:  # where the same gold stands, in the source's own form
         return present[0]
     sample = list(evenly(rows, SAMPLE))
-    texts = [fill(template, row).removeprefix(scorer.opening) for row in sample]
+    texts = [perfect(template, row).removeprefix(scorer.opening) for row in sample]
     others = [_with_another_gold(row, present[0]) for row in sample]
     # On one line too, lest a regular expression without DOTALL sees nothing.
     forms = (texts, [_flat(text) for text in texts])
@@ -228,11 +237,11 @@ def _tries(
         tries = []
         for index, row in enumerate(batch, start):
             if rewrite is None:
-                tries.append(_Try(index, row, "", str(row.get("answer", "")), fill(template, row)))
+                tries.append(_Try(index, row, "", str(row.get("answer", "")), perfect(template, row)))
             else:
                 names = gold_columns(row, column)
                 for how, written in rewrite(str(row[column])).items():
-                    text = fill(template, {**row, **dict.fromkeys(names, written)})
+                    text = perfect(template, row, dict.fromkeys(names, written))
                     tries.append(_Try(index, row, how, written, text))
         completions = [attempt.text.removeprefix(scorer.opening) for attempt in tries]
         for attempt, value in zip(tries, scorer(completions, [attempt.row for attempt in tries]), strict=True):
@@ -319,14 +328,19 @@ def _check_told_apart(scorer: Scorer, rows: Sequence[Row], template: str, column
     golds = 0
     beside = _beside_gold(scorer, rows, template, column, _spoiler(scorer, rows, column))
     for _, group in groupby(beside, key=lambda pair: pair[0].index):
-        pairs = [(attempt, right) for attempt, right in group if not _means_the_gold(attempt, column)]
+        # What earns no less than the gold is asked for its meaning, and nothing else: Math-Verify takes its time.
+        pairs = [
+            (attempt, right)
+            for attempt, right in group
+            if not (_at_least(attempt.value, right) and _means_the_gold(attempt, column))
+        ]
         if not pairs:
             continue
         golds += 1
         tried.update(attempt.how for attempt, _ in pairs)
         equal = [attempt for attempt, right in pairs if _at_least(attempt.value, right)]
         first, right = pairs[0]
-        gold = replace(first, written=str(first.row[column]), text=fill(template, first.row), value=right)
+        gold = replace(first, written=str(first.row[column]), text=perfect(template, first.row), value=right)
         if right is None:
             inapplicable.add(gold)
         elif len(equal) == len(pairs):

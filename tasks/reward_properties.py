@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from rewards.errors import RewardError
 from rewards.opening import with_opening
-from tasks.reward_golds import GOLD_COLUMNS, fill
+from tasks.reward_golds import GOLD_COLUMNS, perfect
 from tasks.reward_scoring import GateReport, Row, Scorer, call, shortened
 
 RANDOM_COMPLETIONS = 48
@@ -55,7 +55,7 @@ def odd_completions(seed: int, golds: Sequence[str]) -> list[str]:
 def odd_answers(template: str, row: Row) -> list[str]:
     """A perfect completion of `row` but for its answer, which is no number, or an odd one."""
     columns = [name for name in GOLD_COLUMNS if name in row]
-    return [fill(template, {**row, **dict.fromkeys(columns, answer)}) for answer in _ODD_ANSWERS]
+    return [perfect(template, row, dict.fromkeys(columns, answer)) for answer in _ODD_ANSWERS]
 
 
 def check_properties(

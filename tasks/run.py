@@ -33,11 +33,16 @@ def runs_root() -> Path:
     return Path(os.environ.get("GRPO_RUNS") or PROJECT / "runs").absolute()
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write `value` so that a reader sees either all of it or nothing."""
+def write_whole(path: Path, text: str) -> None:
+    """Write `text` so that a reader sees either all of it or what was there before."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    temporary.write_text(text, encoding="utf-8")
     temporary.replace(path)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as JSON, whole or not at all."""
+    write_whole(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
 def read_json(path: Path) -> Any:

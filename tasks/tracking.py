@@ -46,9 +46,13 @@ def tracking_uri(registry: RegistrySettings) -> str:
     The path of a SQLite file is made absolute, so that it means the same in every process.
     """
     uri = registry.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{runs_root() / 'mlflow.db'}"
-    if uri.startswith("sqlite:///"):
-        return f"sqlite:///{Path(uri.removeprefix('sqlite:///')).absolute()}"
+    if database := _sqlite_file(uri):
+        return f"sqlite:///{database.absolute()}"
     return uri.rstrip("/")
+
+
+def _sqlite_file(uri: str) -> Path | None:
+    return Path(uri.removeprefix("sqlite:///")) if uri.startswith("sqlite:///") else None
 
 
 def check_reachable(uri: str) -> None:
@@ -92,8 +96,8 @@ def _check_database(uri: str) -> None:
     import sqlalchemy
 
     try:
-        if uri.startswith("sqlite:///"):
-            Path(uri.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
+        if database := _sqlite_file(uri):
+            database.parent.mkdir(parents=True, exist_ok=True)
         # First without MLflow, which tries for minutes.
         sqlalchemy.inspect(sqlalchemy.create_engine(uri)).get_table_names()
         open_client(uri)
@@ -109,9 +113,9 @@ def open_client(uri: str) -> MlflowClient:
 
     One process at a time: MLflow builds its tables by dozens of migrations, and two at once break each other's.
     """
-    if not uri.startswith("sqlite:///"):
+    database = _sqlite_file(uri)
+    if database is None:
         return MlflowClient(tracking_uri=uri, registry_uri=uri)
-    database = Path(uri.removeprefix("sqlite:///"))
     with database.with_name(f"{database.name}.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         client = MlflowClient(tracking_uri=uri, registry_uri=uri)

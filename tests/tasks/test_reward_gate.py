@@ -782,6 +782,9 @@ def test_what_says_only_that_it_samples_must_not_give_the_same_to_all() -> None:
 def test_rows_without_a_worked_solution_can_be_written_in_the_asked_format() -> None:
     rows = [row(index, gold, rationale="") for index, gold in enumerate(("12", "7", "-3", "1000"))]
     assert check(registered(*GSM8K), rows).failures == []
+    # The stand-in is for golds; an exploit that writes nothing writes nothing.
+    task = Task(GOLD_TEMPLATE, ("answer",), ("12",))
+    assert CATALOGUE["format without content"](task, rows[0]) == "<reasoning>\n\n</reasoning>\n<answer>\n\n</answer>"
 
 
 def test_golds_that_mean_the_same_in_other_words_are_no_wrong_answers() -> None:
