@@ -5,6 +5,8 @@ import numbers
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import asdict
 from decimal import Decimal
+from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 
 from rewards.calling import Reward, finish, is_async
@@ -15,6 +17,7 @@ from rewards.traits import declare, traits_of
 
 # TRL passes its environments as a list too; they are live objects and belong to no row of the dataset.
 _NOT_COLUMNS = ("environments",)
+_OUR_CODE = Path(__file__).parent
 
 
 def guard(reward: Reward, *, name: str, opening: str = "") -> Reward:
@@ -152,7 +155,14 @@ def _error(name: str, problem: str, row: int, completions: Sequence[Any], column
 
 
 def _described(error: BaseException) -> str:
-    return f"{type(error).__name__}: {_shortened(str(error))}"
+    return f"{type(error).__name__}: {_shortened(str(error))}{_place(error)}"
+
+
+def _place(error: BaseException) -> str:
+    """Where in the user's own file it was raised, or led to what was raised."""
+    frames = [frame for frame in extract_tb(error.__traceback__) if Path(frame.filename).parent != _OUR_CODE]
+    own = [frame for frame in frames if frame.filename == frames[0].filename]
+    return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
 
 
 def _shortened(text: str) -> str:

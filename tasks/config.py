@@ -297,7 +297,7 @@ class TrainingSettings(BaseModel):
         {"r": 16, "lora_alpha": 32, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]},
         description="Any field of peft's `LoraConfig`; null trains all weights.",
     )
-    processes: int = Field(1, ge=1, description="Processes that train together: one per GPU.")
+    processes: int = Field(1, ge=1, description="Processes that train together: one per GPU, or one on a CPU.")
     vllm_server: ServerSettings | None = Field(
         None,
         description="Start a vLLM server on other GPUs for the time of training. Null with vllm_mode=server takes the "
@@ -390,6 +390,15 @@ class TrainingSettings(BaseModel):
         for name in ("vllm_server_host", "vllm_server_port", "vllm_server_base_url", "vllm_group_port"):
             if name in grpo:
                 raise ValueError(f"training.{name} is chosen by the pipeline, which starts training.vllm_server itself")
+        return self
+
+    @model_validator(mode="after")
+    def _a_cpu_has_one_process(self) -> Self:
+        if self.grpo.get("use_cpu") and self.processes > 1:
+            raise ValueError(
+                f"training.processes is {self.processes}, but training.use_cpu trains in one process, which takes all "
+                "cores; set training.processes=1"
+            )
         return self
 
     @model_validator(mode="after")

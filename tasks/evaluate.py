@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from rewards.registry import is_registered
 from tasks.config import Config
-from tasks.devices import visible_devices
+from tasks.devices import only, visible_devices
 from tasks.engine import choose_engine, vllm_version
 from tasks.memory import Relief, smaller_evaluation
 from tasks.run import Run, digest, read_json, source_digest, stored, write_json
@@ -53,14 +53,13 @@ def evaluate(
             }
             for share in range(shares)
         ]
-        # One GPU for each; a single process finds its own.
-        devices = [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in visible_devices(shares)]
+        gpus = [] if on_cpu else visible_devices(shares)
         parts = [
             Part(
                 job,
                 folder / f"share-{share}" if share else folder,
                 run.log_file(f"{stage}.{share}" if share else stage),
-                {} if on_cpu or shares == 1 else devices[share],
+                only(gpus[share : share + 1]) if gpus else {},
             )
             for share, job in enumerate(jobs)
         ]

@@ -31,8 +31,13 @@ class Completion:
     """What one prompt was continued with. `finished` is false where the token limit cut it off."""
 
     text: str
-    tokens: int
+    ids: list[int]
+    """The tokens as generated, with the end of the turn where it was reached."""
     finished: bool
+
+    @property
+    def tokens(self) -> int:
+        return len(self.ids)
 
 
 @dataclass(frozen=True)
@@ -111,7 +116,7 @@ class VLLMEngine:
 
     def _completion(self, output: Any) -> Completion:
         text = self.tokenizer.decode(output.token_ids, skip_special_tokens=True)
-        return Completion(text, len(output.token_ids), output.finish_reason == "stop")
+        return Completion(text, list(output.token_ids), output.finish_reason == "stop")
 
 
 def vllm_arguments(
@@ -180,7 +185,7 @@ class TransformersEngine:
     def _completion(self, row: list[int]) -> Completion:
         end = next((place for place, token in enumerate(row) if token in self.ends), None)
         ids = row if end is None else row[: end + 1]
-        return Completion(self.tokenizer.decode(ids, skip_special_tokens=True), len(ids), end is not None)
+        return Completion(self.tokenizer.decode(ids, skip_special_tokens=True), ids, end is not None)
 
 
 def make_engine(config: Config, path: str, adapter: Path | None, tokenizer: Any, max_tokens: int) -> Engine:

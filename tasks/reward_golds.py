@@ -15,7 +15,7 @@ from itertools import count, groupby
 
 from rewards.math_judge import equal_expressions
 from rewards.number import extract_last_number, plain_number
-from tasks.reward_scoring import GateReport, Row, Scorer, evenly, in_batches, name_of, shortened
+from tasks.reward_scoring import TOLERANCE, GateReport, Row, Scorer, evenly, in_batches, name_of, shortened
 
 GOLD_TEMPLATE = "<reasoning>\n{rationale}\n</reasoning>\n<answer>\n{answer}\n</answer>"
 GOLD_COLUMNS = ("answer", "ground_truth")
@@ -34,7 +34,6 @@ _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _NUMBER_AND_MARKS = re.compile(r"[\s#$€£¥%+\u2212,.0-9-]+")
 _ONE_NUMBER = re.compile(r"(?:[0-9]+|[0-9]{1,3}(?:,[0-9]{3})+)(?:\.[0-9]+)?")  # "3,5,7" is three
 _OF_ANOTHER = "that of another row"
-_TOLERANCE = 1e-9
 _TRIES = 8  # completions that are scored for each gold, about
 
 
@@ -255,7 +254,7 @@ def _check_replay(scorer: Scorer, rows: Sequence[Row], template: str, maximum: f
             inapplicable.add(attempt)
         elif not _at_least(attempt.value, maximum):
             missed.add(attempt)
-        elif attempt.value > maximum + _TOLERANCE:
+        elif attempt.value > maximum + TOLERANCE:
             above.add(attempt)
     if above.first is not None:
         first = above.first
@@ -369,7 +368,7 @@ def _check_told_apart(scorer: Scorer, rows: Sequence[Row], template: str, column
 
 def _at_least(value: float | None, other: float | None) -> bool:
     """Whether both apply, and the first is not below the second."""
-    return value is not None and other is not None and value >= other - _TOLERANCE
+    return value is not None and other is not None and value >= other - TOLERANCE
 
 
 def _beside_gold(
@@ -424,7 +423,7 @@ def _clue(scorer: Scorer, missed: _Tally, rows: Sequence[Row], maximum: float | 
     assert first is not None
     text = first.text.removeprefix(scorer.opening)
     [alone], [value] = scorer([text], [first.row]), scorer([_flat(text)], [first.row])
-    least = maximum if maximum is not None else (first.value or 0.0) + 2 * _TOLERANCE
+    least = maximum if maximum is not None else (first.value or 0.0) + 2 * TOLERANCE
     if _at_least(value, least) and not _at_least(alone, least):
         return "It is right once its line breaks are blanks: is there a regular expression without re.DOTALL? "
     for what in missed.features:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rewards.errors import RewardError
 from rewards.opening import with_opening
 from tasks.reward_golds import GOLD_COLUMNS, perfect
-from tasks.reward_scoring import GateReport, Row, Scorer, call, shortened
+from tasks.reward_scoring import TOLERANCE, GateReport, Row, Scorer, call, shortened
 
 RANDOM_COMPLETIONS = 48
 ALONE = 8
@@ -139,7 +139,7 @@ def _seconds(scorer: Scorer, text: str, row: Row) -> float:
 def _exceeds(scorer: Scorer, texts: Sequence[str], values: Sequence[float | None]) -> str | None:
     maximum = scorer.traits.maximum
     for text, value in zip(texts, values, strict=True):
-        if maximum is not None and value is not None and value > maximum + 1e-9:
+        if maximum is not None and value is not None and value > maximum + TOLERANCE:
             return (
                 f"gives {value:g} to {shortened(text)!r}, more than the maximum of {maximum:g} that it "
                 "declares. Correct the reward or its declaration."

@@ -14,8 +14,10 @@ from tasks.markdown import cell
 
 Row = Mapping[str, Any]
 
+TOLERANCE = 1e-9  # of a reward's value: 3 * 0.3 is full marks of 0.9
+
 # The fields of transformers' TrainerState before the first step; the gate does without transformers, and with it torch.
-_TRAINER_STATE = {
+_BEFORE_TRAINING = {
     "epoch": 0.0,
     "global_step": 0,
     "max_steps": 1,
@@ -138,10 +140,7 @@ class Scorer:
         return {
             "prompts": [self._prompt(row) for row in rows],
             "completions": [self._form(completion) for completion in completions],
-            "completion_ids": ids,
-            "trainer_state": SimpleNamespace(**_TRAINER_STATE, log_history=[]),
-            "log_extra": _log_nothing,
-            "log_metric": _log_nothing,
+            **beside_columns(ids),
             **columns,
         }
 
@@ -155,6 +154,19 @@ class Scorer:
         if isinstance(completion, str) and self.conversational:
             return [{"role": "assistant", "content": completion}]
         return completion
+
+
+def beside_columns(completion_ids: Sequence[list[int]], trainer_state: Any = None) -> dict[str, Any]:
+    """What TRL passes to a reward beside prompts, completions and the dataset's columns.
+
+    Without a `trainer_state`, that of a trainer before its first step. What the reward logs goes nowhere.
+    """
+    return {
+        "completion_ids": list(completion_ids),
+        "trainer_state": trainer_state or SimpleNamespace(**_BEFORE_TRAINING, log_history=[]),
+        "log_extra": _log_nothing,
+        "log_metric": _log_nothing,
+    }
 
 
 def call(reward: Reward, arguments: dict[str, Any]) -> Any:

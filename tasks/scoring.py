@@ -15,9 +15,7 @@ from tasks.dataset import TRL_COLUMNS
 from tasks.errors import UserError
 from tasks.generate import Completion
 from tasks.prompts import Messages, as_completion
-from tasks.reward_scoring import call
-
-_TOLERANCE = 1e-9  # as in the gates: 3 * 0.3 is full marks of 0.9
+from tasks.reward_scoring import TOLERANCE, beside_columns, call
 
 
 @dataclass(frozen=True)
@@ -54,13 +52,22 @@ class Scorer:
         return [reward.weight for reward in self.config.rewards.functions]
 
     def score(
-        self, rows: pd.DataFrame, prompts: Sequence[Messages | str], completions: Sequence[Completion]
+        self,
+        rows: pd.DataFrame,
+        prompts: Sequence[Messages | str],
+        completions: Sequence[Completion],
+        trainer_state: Any = None,
     ) -> pd.DataFrame:
-        """One row per question: the completion, each reward, their weighted sum, and whether the answer is right."""
+        """One row per question: the completion, each reward, their weighted sum, and whether the answer is right.
+
+        The rewards get what TRL gives them; without a `trainer_state`, that of a trainer before its first step.
+        Raises RewardError as `rewards.wrapper.guard` does.
+        """
         texts = [as_completion(completion.text, self.config.prompt) for completion in completions]
         columns: dict[str, list[Any]] = {
             str(name): rows[name].tolist() for name in rows.columns if name not in TRL_COLUMNS
         }
+        beside = beside_columns([completion.ids for completion in completions], trainer_state)
         table = pd.DataFrame(
             {
                 "id": rows["id"].to_numpy(),
@@ -74,7 +81,7 @@ class Scorer:
         for name, function in zip(self.names, self.functions, strict=True):
             if isinstance(function, str):
                 continue  # a reward model lives inside the trainer; its share of the reward shows in train/rewards/*
-            values = call(function, {"prompts": list(prompts), "completions": texts, **columns})
+            values = call(function, {"prompts": list(prompts), "completions": texts, **beside, **columns})
             table[f"rewards/{name}"] = pd.Series(values, dtype="float64")
         weights = {f"rewards/{name}": weight for name, weight in zip(self.names, self.weights, strict=True)}
         parts = [column for column in weights if column in table]
@@ -82,7 +89,7 @@ class Scorer:
         table["reward"] = sum((table[column].fillna(0.0) * weights[column] for column in parts), start=0.0)
         if self.correct_by is not None:
             name = self.names[self.correct_by]
-            table["correct"] = table[f"rewards/{name}"] >= self.full_marks - _TOLERANCE
+            table["correct"] = table[f"rewards/{name}"] >= self.full_marks - TOLERANCE
             found = [extract_last_number(text) for text in table["completion"]]
             table["flexible"] = found  # where a None becomes NaN
             table["correct_flexible"] = [

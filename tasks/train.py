@@ -6,11 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from tasks.config import Config
 from tasks.cpu import prepare_environment
+from tasks.devices import only, visible_devices
 from tasks.evaluate import QUIET
 from tasks.memory import Relief, smaller_step, smaller_training_share
-from tasks.run import Run
+from tasks.run import Run, write_whole
 from tasks.supervise import run_job
 from tasks.tracking import Tracker
 from tasks.vllm_server import Server, generation_server
@@ -34,6 +37,7 @@ def train(
     folder.mkdir(exist_ok=True)
     metrics = folder / "metrics.jsonl"
     on_cpu = bool(config.training.grpo.get("use_cpu"))
+    gpus = visible_devices(config.training.processes)
 
     def work(settings: Config) -> dict[str, Any]:
         with generation_server(run, settings, model, on_line) as server:
@@ -58,8 +62,9 @@ def train(
             folder,
             log=run.log_file("train"),
             on_line=on_line,
-            launcher=launcher(settings),
-            environment=QUIET | (prepare_environment(settings) if on_cpu else {}) | server.environment,
+            launcher=launcher(settings, folder),
+            # Else a single process would spread the model over all GPUs, those of the vLLM server among them.
+            environment=QUIET | (prepare_environment(settings) if on_cpu else only(gpus)),
             time_limit=settings.training.time_limit,
             limit_setting="training.time_limit",
             on_tick=tick,
@@ -71,17 +76,31 @@ def train(
     return result
 
 
-def launcher(config: Config) -> list[str]:
-    """The command line of `accelerate launch` up to the worker's module."""
+def launcher(config: Config, folder: Path) -> list[str]:
+    """The command line of `accelerate launch` up to the worker's module.
+
+    It always names a configuration, one in `folder` where there is none of the user's for this run: accelerate would
+    else take the answers that were once given to `accelerate config`.
+    """
     training = config.training
-    command = [sys.executable, "-m", "accelerate.commands.launch"]
-    if training.accelerate_config:
-        command += ["--config_file", str(training.accelerate_config)]
-    else:
-        command += ["--num_machines", "1", "--dynamo_backend", "no", "--mixed_precision", "no"]
-        if training.processes > 1:
-            command += ["--multi_gpu"]
+    chosen = training.accelerate_config
+    if chosen is None:
+        chosen = folder / "accelerate.yaml"
+        write_whole(chosen, yaml.safe_dump(_plain_launch(training.processes)))
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(chosen)]
     if training.grpo.get("use_cpu"):
         threads = os.environ.get("OMP_NUM_THREADS") or max(1, (os.cpu_count() or 1) // training.processes)
         command += ["--cpu", "--num_cpu_threads_per_process", str(threads)]
     return [*command, "--num_processes", str(training.processes), "--module"]
+
+
+def _plain_launch(processes: int) -> dict[str, Any]:
+    """Processes on this machine, each with the whole model; precision is `GRPOConfig`'s."""
+    return {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": "MULTI_GPU" if processes > 1 else "NO",
+        "num_machines": 1,
+        "num_processes": processes,
+        "main_process_port": 0,  # a free one, since another run may train on other GPUs
+        "mixed_precision": "no",
+    }

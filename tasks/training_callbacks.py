@@ -158,7 +158,7 @@ class Validation(TrainerCallback):
         completions = self._generate()
         result: dict[str, Any] = {}
         if self.trainer.accelerator.is_main_process:
-            result = summary(self.scorer.score(self.rows, self.prompts, completions))
+            result = summary(self.scorer.score(self.rows, self.prompts, completions, self.trainer.state))
             metrics = {f"validation/{name}": value for name, value in result.items() if name != "n"}
             metrics_file.append(self.folder / "metrics.jsonl", step, metrics)
             shown = "  ".join(f"{name} {result[name]:.3f}" for name in ("accuracy", "reward") if name in result)
@@ -204,7 +204,7 @@ class Validation(TrainerCallback):
                 setattr(generation, name, value)
         texts = trainer.processing_class.batch_decode(completions, skip_special_tokens=True)
         return [
-            Completion(text, len(row), bool(row) and row[-1] in trainer.eos_token_ids)
+            Completion(text, list(row), bool(row) and row[-1] in trainer.eos_token_ids)
             for text, row in zip(texts, completions, strict=True)
         ]
 

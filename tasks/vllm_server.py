@@ -16,7 +16,7 @@ import httpx
 
 from tasks.config import Config
 from tasks.cpu import prepare_environment
-from tasks.devices import visible_devices
+from tasks.devices import only, visible_devices
 from tasks.errors import UserError
 from tasks.evaluate import QUIET
 from tasks.run import Run
@@ -31,13 +31,11 @@ class Server:
 
     settings: dict[str, Any]
     """Fields of `GRPOConfig` on top of the configuration's own."""
-    environment: dict[str, str]
-    """Environment variables for the trainer."""
     check: Callable[[], None]
     """Raises WorkerFailed or OutOfMemory if the server has ended."""
 
 
-NONE = Server({}, {}, lambda: None)
+NONE = Server({}, lambda: None)
 
 
 @contextmanager
@@ -53,7 +51,7 @@ def generation_server(
         yield NONE
         return
     on_cpu = bool(config.training.grpo.get("use_cpu"))
-    training, serving = divided(config.training.processes, wanted.gpus)
+    gpus = visible_devices(wanted.gpus, after=config.training.processes)
     port, group_port = _free_port(), _free_port()
     worker = Worker(
         "tasks.vllm_server_worker",
@@ -76,7 +74,7 @@ def generation_server(
         run.folder / "vllm_server",
         log=run.log_file("vllm_server"),
         on_line=on_line,
-        environment=QUIET | (prepare_environment(config) if on_cpu else {"CUDA_VISIBLE_DEVICES": serving}),
+        environment=QUIET | (prepare_environment(config) if on_cpu else only(gpus)),
     )
     try:
         _await_health(worker, port, wanted.start_seconds, on_line)
@@ -86,15 +84,9 @@ def generation_server(
             "vllm_server_port": port,
             "vllm_group_port": group_port,
         }
-        yield Server(told, {} if on_cpu else {"CUDA_VISIBLE_DEVICES": training}, worker.check)
+        yield Server(told, worker.check)
     finally:
         worker.end()
-
-
-def divided(training: int, serving: int) -> tuple[str, str]:
-    """The devices for the trainer and for the server, as CUDA_VISIBLE_DEVICES, out of those that we may use."""
-    devices = visible_devices(training + serving)
-    return ",".join(devices[:training]), ",".join(devices[training:])
 
 
 def healthy(address: str) -> bool:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+from rewards.errors import RewardError
 from tasks.errors import DISK_FULL, UserError, is_disk_full
 from tasks.memory import is_out_of_memory
 from tasks.run import write_json
@@ -35,6 +36,11 @@ def run_worker(work: Callable[[dict[str, Any]], dict[str, Any]]) -> NoReturn:
     except UserError as error:
         # Any of several processes may fail alone (each scores its own completions), so not only the main one tells.
         write_json(path.with_suffix(".error"), {"error": str(error)})
+        leave(USER_ERROR_EXIT)
+    except RewardError as error:
+        if not error.is_a_mistake:
+            raise
+        write_json(path.with_suffix(".error"), {"error": f"{error}; correct it"})
         leave(USER_ERROR_EXIT)
     except Exception as error:
         if is_disk_full(error):

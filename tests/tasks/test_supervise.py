@@ -17,12 +17,17 @@ from tasks.supervise import Part, run_job, run_jobs
 
 PROGRAM = """
     import os, signal, subprocess, sys, time
+    from rewards.wrapper import guard
     from tasks.errors import UserError
     from tasks.worker import run_worker
 
     def work(job):
         if job["do"] == "refuse":
             raise UserError("the cup is empty; fill it")
+        if job["do"] == "reward":
+            def mine(**_):
+                raise job["raises"] == "a mistake" and KeyError("gold") or TimeoutError("no answer")
+            guard(mine, name="mine")(["?"], ["72"])
         if job["do"] == "crash":
             print("about to crash")
             raise RuntimeError("broken inside")
@@ -105,6 +110,13 @@ def pids_in(lines: list[str]) -> list[int]:
 
 def test_the_result_of_a_worker_comes_back(worker, tmp_path):
     assert run(worker, tmp_path, do="add", number=41) == {"answer": 42}
+
+
+def test_a_reward_that_fails_by_mistake_is_the_users_and_one_that_was_not_answered_may_heal(worker, tmp_path):
+    with pytest.raises(UserError, match=r"^reward mine: raised KeyError: 'gold' \(a_worker.py, line \d+\) on row 0"):
+        run(worker, tmp_path, do="reward", raises="a mistake")
+    with pytest.raises(WorkerFailed, match="reward mine: raised TimeoutError: no answer"):
+        run(worker, tmp_path, do="reward", raises="no answer")
 
 
 def test_a_users_mistake_comes_back_as_its_sentence_without_a_traceback(worker, tmp_path):

@@ -14,7 +14,7 @@ from tasks.errors import UserError, WorkerFailed
 from tasks.memory import smaller_training_share
 from tasks.models import resolve_model
 from tasks.run import Run
-from tasks.vllm_server import divided, generation_server
+from tasks.vllm_server import generation_server
 
 SERVED = {"use_vllm": True, "vllm_mode": "server", "vllm_server": {"gpus": 2}}
 
@@ -63,14 +63,7 @@ def test_a_server_that_cannot_start_ends_the_wait_with_the_end_of_its_log(run, t
 
 def test_without_one_nothing_is_started(run):
     with generation_server(run, Config(), {"path": "", "identity": ""}, print) as server:
-        assert (server.settings, server.environment) == ({}, {})
-
-
-def test_the_gpus_are_divided_between_trainer_and_server(monkeypatch):
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert divided(2, 1) == ("0,1", "2")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6,7")
-    assert divided(1, 2) == ("4", "6,7")
+        assert server.settings == {}
 
 
 @pytest.mark.parametrize(
