@@ -3,7 +3,17 @@
 import json
 
 # What a mistake in the code raises, and raises again; anything else (a judge that does not answer) may heal.
-_MISTAKES = (ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, TypeError, ValueError)
+_MISTAKES = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    NameError,
+    TypeError,
+    ValueError,
+)
+
 
 class RewardError(RuntimeError):
     """A reward raised, or gave something that is no reward.
@@ -28,4 +38,6 @@ class RewardError(RuntimeError):
         """Whether the same completions would end so again, by the kind of the reward's own exception."""
         cause = self.__cause__
         # Half an answer of a service is broken JSON, and the errors of a connection are OSErrors.
-        return cause is None or (isinstance(cause, _MISTAKES) and not isinstance(cause, (json.JSONDecodeError, OSError)))
+        return cause is None or (
+            isinstance(cause, _MISTAKES) and not isinstance(cause, (json.JSONDecodeError, OSError))
+        )

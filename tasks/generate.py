@@ -17,9 +17,9 @@ import torch
 from tqdm import tqdm
 
 from tasks import cpu
+from tasks.adapters import served_rank
 from tasks.config import Config
 from tasks.engine import choose_engine
-from tasks.errors import UserError
 from tasks.models import load_model, pick_dtype
 
 # A line every few seconds is what a log wants; the supervisor turns each redrawing into one.
@@ -77,9 +77,9 @@ class VLLMEngine:
         max_tokens: int,
         *,
         on_cpu: bool,
-        serve_adapter: bool,
+        served_rank: int | None,
     ) -> None:
-        """`max_tokens` is the longest prompt and completion together."""
+        """`max_tokens` is the longest prompt and completion together; with a `served_rank` the adapter is served."""
         if on_cpu:
             os.environ.update(cpu.prepare_environment(config))
         from vllm import LLM
@@ -87,13 +87,10 @@ class VLLMEngine:
 
         self.name = "vllm"
         self.tokenizer = tokenizer
-        served = adapter if serve_adapter else None
-        merged = adapter if not serve_adapter else None
-        self.request = LoRARequest("adapter", 1, str(served)) if served else None
+        merged = adapter if served_rank is None else None
+        self.request = LoRARequest("adapter", 1, str(adapter)) if served_rank else None
         with _merged(config, path, merged, tokenizer, on_cpu) if merged else nullcontext(path) as weights:
-            self.llm = LLM(
-                **vllm_arguments(config, weights, max_tokens, on_cpu=on_cpu, with_adapter=served is not None)
-            )
+            self.llm = LLM(**vllm_arguments(config, weights, max_tokens, on_cpu=on_cpu, served_rank=served_rank))
 
     def generate(self, prompts: Sequence[list[int]], sampling: Sampling) -> list[list[Completion]]:
         from vllm import SamplingParams
@@ -120,7 +117,7 @@ class VLLMEngine:
 
 
 def vllm_arguments(
-    config: Config, weights: str, max_tokens: int, *, on_cpu: bool, with_adapter: bool
+    config: Config, weights: str, max_tokens: int, *, on_cpu: bool, served_rank: int | None
 ) -> dict[str, Any]:
     """Keyword arguments of `vllm.LLM` for an evaluation of the model at `weights`."""
     revision = None if os.path.isdir(weights) else config.model.revision
@@ -138,8 +135,8 @@ def vllm_arguments(
         arguments |= {"gpu_memory_utilization": 0.5, "enforce_eager": True, "block_size": cpu.BLOCK_SIZE}
     else:
         arguments["gpu_memory_utilization"] = config.evaluation.vllm_memory
-    if with_adapter:
-        arguments |= {"enable_lora": True, "max_lora_rank": _served_rank(config.training.lora)}
+    if served_rank is not None:
+        arguments |= {"enable_lora": True, "max_lora_rank": served_rank}
     return arguments
 
 
@@ -195,8 +192,8 @@ def make_engine(config: Config, path: str, adapter: Path | None, tokenizer: Any,
     on_cpu = runs_on_cpu(config)
     if name == "vllm":
         # On a CPU vLLM's LoRA layers are many times slower than plain ones.
-        serve = adapter is not None and not on_cpu
-        return VLLMEngine(config, path, adapter, tokenizer, max_tokens, on_cpu=on_cpu, serve_adapter=serve)
+        rank = served_rank(adapter) if adapter and not on_cpu else None
+        return VLLMEngine(config, path, adapter, tokenizer, max_tokens, on_cpu=on_cpu, served_rank=rank)
     model = _load_merged(config, path, adapter, on_cpu) if adapter else load_model(path, config.model, on_cpu)
     return TransformersEngine(model.to("cpu" if on_cpu else "cuda").eval(), tokenizer, config.evaluation.batch_size)
 
@@ -214,13 +211,3 @@ def _merged(config: Config, path: str, adapter: Path, tokenizer: Any, on_cpu: bo
         _load_merged(config, path, adapter, on_cpu).save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         yield folder
-
-
-def _served_rank(lora: dict[str, Any] | None) -> int:
-    """The smallest adapter rank that vLLM can serve and that holds ours."""
-    rank = (lora or {}).get("r", 8)
-    served = (8, 16, 32, 64, 128, 256, 320, 512)
-    for size in served:
-        if rank <= size:
-            return size
-    raise UserError(f"training.lora.r is {rank}, but vLLM serves adapters up to rank {served[-1]}")

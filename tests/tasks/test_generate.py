@@ -56,6 +56,7 @@ def by_vllm(values: dict[str, Any], adapter: Path | None, serve: bool) -> dict[s
     """The prompt's ids, a sampled continuation with its log-probabilities, and eight completions by the engine."""
     from vllm import SamplingParams
 
+    from tasks.adapters import served_rank
     from tasks.generate import Sampling, VLLMEngine
     from tasks.models import load_tokenizer
     from tasks.prompts import build_prompt, encode
@@ -64,7 +65,13 @@ def by_vllm(values: dict[str, Any], adapter: Path | None, serve: bool) -> dict[s
     tokenizer = load_tokenizer(config.model.name, config.model, config.prompt)
     [ids] = encode([build_prompt(QUESTION, config.prompt)], tokenizer, config.prompt)
     engine = VLLMEngine(
-        config, config.model.name, adapter, tokenizer, len(ids) + TOKENS, on_cpu=True, serve_adapter=serve
+        config,
+        config.model.name,
+        adapter,
+        tokenizer,
+        len(ids) + TOKENS,
+        on_cpu=True,
+        served_rank=served_rank(adapter) if adapter and serve else None,
     )
     wanted = SamplingParams(temperature=1.0, max_tokens=TOKENS, logprobs=0, seed=0)
     [answer] = engine.llm.generate([{"prompt_token_ids": ids}], wanted, lora_request=engine.request, use_tqdm=False)
