@@ -11,16 +11,19 @@ from prefect import State, flow, get_run_logger
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
+from flows.beginning import begin
 from flows.hooks import end_record
-from flows.shared_stages import ingest, preflight, score_untrained
+from flows.shared_stages import ingest, preflight, score_untrained, validate
 from flows.stages import REFUSED, Context, run_stages, stage
 from flows.tags import run_tags
 from tasks.config import load
 from tasks.errors import UserError
 from tasks.report import score_text
-from tasks.run import Run
 from tasks.tracking import Tracker
 from tasks.versions import local_model
+
+# What a configuration says of its own model is not meant for another one; an override is.
+OF_ANOTHER_MODEL = {"model.revision": None, "model.trust_remote_code": False}
 
 score = stage("score", retries=2, delays=[5], gpu=True)(score_untrained)
 
@@ -43,21 +46,19 @@ def evaluate(
         settings = load(config, overrides)
         if model:
             name = local_model(model, settings.registry) if model.startswith("models:/") else model
-            settings = load(config, (overrides or {}) | {"model.name": name})
-        run = Run.open(str(flow_run.id))
-        run.claim(on_wait=get_run_logger().warning)
+            settings = load(config, OF_ANOTHER_MODEL | (overrides or {}) | {"model.name": name})
+        context = begin(str(flow_run.id), settings, get_run_logger().warning)
     except UserError as error:
         return Failed(name=REFUSED, message=str(error))
-    settings.write(run.folder / "config.yaml")
     return run_stages(
-        lambda: _run(Context(run, settings), model or settings.model.name),
+        lambda: _run(context, model or settings.model.name),
         "the run was ended; nothing of it is kept but what is in the store",
     )
 
 
 def _run(context: Context, model: str) -> State:
     found = preflight(context)
-    data = ingest(context)
+    data = validate(context, ingest(context))["data"]
     with Tracker.open(
         context.config.registry,
         context.run,

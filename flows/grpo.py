@@ -13,9 +13,10 @@ from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
 from flows.artifacts import completions_table, measured, publish, show_gate
+from flows.beginning import begin
 from flows.hooks import end_record
 from flows.run_id import run_id
-from flows.shared_stages import ingest, preflight, score_untrained
+from flows.shared_stages import ingest, preflight, score_untrained, validate
 from flows.stages import REFUSED, Context, log_line, run_stages, stage
 from flows.tags import run_tags
 from tasks import check_rewards as check_rewards_stage
@@ -29,22 +30,10 @@ from tasks.estimate import estimate as estimate_needs
 from tasks.outcome import Outcome
 from tasks.prompt_lengths import prompt_lengths as measure_prompts
 from tasks.prune import prune_checkpoints
-from tasks.run import Run, write_json
 from tasks.tracking import Tracker
-from tasks.validate import gate_numbers, gate_table
-from tasks.validate import validate as validate_data
+from tasks.validate import gate_numbers
 
 GATES = ("ingest", "validate", "check_rewards")
-
-
-@stage("validate")
-def validate(context: Context, data: dict[str, Any]) -> dict[str, Any]:
-    config = context.config
-    found = validate_data(context.run, data, config.data, config.validation, on_line=log_line)
-    for note in found["notes"]:
-        log_line(note)
-    show_gate("validate", gate_table(found))
-    return found
 
 
 @stage("check_rewards")
@@ -131,16 +120,12 @@ def grpo(
     """
     try:
         settings = load(config, overrides)
-        run = Run.open(run_id())
-        run.claim(on_wait=get_run_logger().warning)
+        context = begin(run_id(), settings, get_run_logger().warning, until)
     except UserError as error:
         return Failed(name=REFUSED, message=str(error))
-    settings.write(run.folder / "config.yaml")
-    write_json(run.folder / "run.json", {"until": until})
-    get_run_logger().info("run folder: %s", run.folder)
+    get_run_logger().info("run folder: %s", context.run.folder)
     return run_stages(
-        lambda: _run(Context(run, settings), until),
-        f"the run was ended; go on with it: python -m flows.resume {run.id}",
+        lambda: _run(context, until), f"the run was ended; go on with it: python -m flows.resume {context.run.id}"
     )
 
 
@@ -166,7 +151,7 @@ def _run(context: Context, until: Stage) -> State:
         settings.registry, context.run, name=flow_run.name, params=settings.dump(), tags=run_tags(settings, data)
     ) as tracker:
         record_gates(context, tracker, validated, checked)
-        tracker.metrics({f"estimate/{name}": value for name, value in needs.items()})
+        tracker.metrics({f"estimate/{name}": value for name, value in needs.items() if value is not None})
         return _train_and_judge(context, tracker, until, data, found["model"])
 
 

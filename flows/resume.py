@@ -50,7 +50,10 @@ def parameters_of(run_id: str) -> dict[str, Any]:
         known = sorted(runs_root().glob("*/run.json"), key=lambda path: path.stat().st_mtime)
         newest = f"; the newest is {known[-1].parent.name}" if known else ""
         raise UserError(f"there is no run {run_id} in {runs_root()}{newest}; correct the id, or set GRPO_RUNS")
-    return {"config": str(folder / "config.yaml"), "until": read_json(folder / "run.json")["until"]}
+    config = folder / "config.yaml"
+    if not (config.is_file() and config.read_text(encoding="utf-8").strip()):
+        raise UserError(f"the run {run_id} has lost its configuration, {config}; begin a new one")
+    return {"config": str(config), "until": read_json(folder / "run.json")["until"]}
 
 
 def resume(run_id: str, parameters: dict[str, Any], known: FlowRun | None) -> State:

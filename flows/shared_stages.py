@@ -5,10 +5,13 @@ from typing import Any
 
 from prefect import get_run_logger
 
+from flows.artifacts import show_gate
 from flows.stages import Context, log_line, stage
 from tasks import evaluate as evaluate_stage
 from tasks.ingest import ingest as ingest_data
 from tasks.preflight import preflight as preflight_checks
+from tasks.validate import gate_table
+from tasks.validate import validate as validate_data
 
 
 @stage("preflight")
@@ -22,6 +25,16 @@ def ingest(context: Context) -> dict[str, Any]:
     context.run.link("data", Path(manifest["folder"]))
     get_run_logger().info("data %s: %s", manifest["digest"][:12], manifest["counts"])
     return manifest
+
+
+@stage("validate")
+def validate(context: Context, data: dict[str, Any]) -> dict[str, Any]:
+    config = context.config
+    found = validate_data(context.run, data, config.data, config.validation, on_line=log_line)
+    for note in found["notes"]:
+        log_line(note)
+    show_gate("validate", gate_table(found))
+    return found
 
 
 def score_untrained(context: Context, data: dict[str, Any], model: dict[str, str]) -> dict[str, Any]:

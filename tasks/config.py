@@ -393,6 +393,16 @@ class TrainingSettings(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _an_adapter_fits_the_base_again(self) -> Self:
+        beginning = (self.lora or {}).get("init_lora_weights")
+        if isinstance(beginning, str) and beginning.startswith("pissa_niter"):
+            raise ValueError(
+                f"training.lora.init_lora_weights is {beginning!r}, which changes the base weights by a random "
+                "approximation, so that a saved adapter would not fit them when it is loaded; take pissa"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _a_cpu_has_one_process(self) -> Self:
         if self.grpo.get("use_cpu") and self.processes > 1:
             raise ValueError(

@@ -45,10 +45,11 @@ class Machine:
 
     memory_gib: float
     """Of one GPU, or the RAM."""
-    flops: float
-    """Floating-point operations per second in the training's dtype, measured by a matrix product."""
-    bandwidth: float
-    """Bytes per second that are read from memory, measured by a matrix-vector product."""
+    flops: float | None
+    """Floating-point operations per second in the training's dtype, measured by a matrix product; None where there was
+    no room to measure it."""
+    bandwidth: float | None
+    """Bytes per second that are read from memory, measured by a matrix-vector product; None as above."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,8 @@ class Estimate:
     generating: dict[str, float]
     learning: dict[str, float]
     """What comes on top while completions are generated, and while they are learned from; never both at once."""
-    step_seconds: float
+    step_seconds: float | None
+    """None where the machine's speed is not known."""
 
     @property
     def held_gib(self) -> float:
@@ -73,7 +75,8 @@ class Estimate:
     def __str__(self) -> str:
         parts = (self.held | self.generating | self.learning).items()
         listed = ", ".join(f"{what} {gib:.1f}" for what, gib in parts if gib >= 0.05)
-        return f"about {self.memory_gib:.1f} GiB ({listed}), and {self.step_seconds:.1f} s a step"
+        time = "" if self.step_seconds is None else f", and {self.step_seconds:.1f} s a step"
+        return f"about {self.memory_gib:.1f} GiB ({listed}){time}"
 
 
 def estimate(config: Config, architecture: Architecture, machine: Machine, prompt_tokens: int) -> Estimate:
@@ -185,12 +188,14 @@ def _vllm(config: Config, of: Architecture, machine: Machine) -> dict[str, float
     return {"vLLM's share": grpo.get("vllm_gpu_memory_utilization", 0.3) * machine.memory_gib}
 
 
-def _step_seconds(config: Config, of: Architecture, machine: Machine, prompt: int, completion: int) -> float:
+def _step_seconds(config: Config, of: Architecture, machine: Machine, prompt: int, completion: int) -> float | None:
     """Generation and optimizer step, with completions of the greatest length.
 
     A product takes two operations per weight and token; the backward pass as many for the inputs, and again for the
     weights that are trained. While a token is generated, all weights are read.
     """
+    if machine.flops is None or machine.bandwidth is None:
+        return None
     training = config.training
     flops = EFFICIENCY * machine.flops
     cycle = training.grpo.get("num_iterations", 1)

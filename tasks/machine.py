@@ -14,19 +14,29 @@ _LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory
 
 
 def measure(dtype: torch.dtype, use_cpu: bool) -> Machine:
-    """Look at the GPU that training will use, or the CPU. Takes about a second."""
+    """Look at the GPU that training will use, or the CPU. Takes about a second.
+
+    Another run may have the GPU, since only a stage that needs it for long waits for its turn: then the speed is that
+    of the moment, or, where no memory is left to measure it with, unknown.
+    """
     device = torch.device("cpu" if use_cpu else "cuda")
-    size = 1024 if use_cpu else 8192
+    memory_gib = (ram_bytes() if use_cpu else torch.cuda.get_device_properties(device).total_memory) / 2**30
+    try:
+        return Machine(memory_gib, *_speeds(dtype, device))
+    except torch.OutOfMemoryError:
+        return Machine(memory_gib, None, None)
+
+
+def _speeds(dtype: torch.dtype, device: torch.device) -> tuple[float, float]:
+    """Operations of a product per second, and bytes read from memory per second."""
+    size = 1024 if device.type == "cpu" else 4096
     left, right = (torch.ones(size, size, dtype=dtype, device=device) for _ in range(2))
     seconds = _fastest(lambda: left @ right, device)
     # Larger than any cache.
     matrix = torch.ones(2**14, 2**12, dtype=dtype, device=device)
     vector = torch.ones(2**12, dtype=dtype, device=device)
-    return Machine(
-        memory_gib=(ram_bytes() if use_cpu else torch.cuda.get_device_properties(device).total_memory) / 2**30,
-        flops=2 * size**3 / seconds,
-        bandwidth=matrix.numel() * matrix.element_size() / _fastest(lambda: matrix @ vector, device),
-    )
+    read = matrix.numel() * matrix.element_size()
+    return 2 * size**3 / seconds, read / _fastest(lambda: matrix @ vector, device)
 
 
 def ram_bytes() -> int:

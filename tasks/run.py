@@ -111,6 +111,13 @@ class Run:
         write_json(self.folder / "results" / f"{stage}.json", result)
         return result
 
+    def forget(self, *stages: str) -> list[str]:
+        """Let these stages be done again; gives those that were finished."""
+        done = [stage for stage in stages if self.result(stage) is not None]
+        for stage in done:
+            (self.folder / "results" / f"{stage}.json").unlink()
+        return done
+
     def log_file(self, stage: str) -> Path:
         """A fresh log file for this attempt; `<stage>.log` links to the newest."""
         folder = self.folder / "logs"

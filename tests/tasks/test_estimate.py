@@ -6,10 +6,13 @@ How near it comes to what is measured is checked by an end-to-end test, since it
 from dataclasses import replace
 
 import pytest
+import torch
 
+from tasks import machine
 from tasks.config import Config, load
 from tasks.errors import UserError
 from tasks.estimate import Architecture, Machine, estimate, judge
+from tasks.machine import measure
 
 QWEN = Architecture(
     layers=28,
@@ -93,3 +96,17 @@ def test_without_vllm_all_completions_of_a_generation_have_a_cache_which_learnin
     wider = load("deployments/gsm8k.yaml", {"training.use_vllm": False, "training.gradient_accumulation_steps": 32})
     assert needs(wider).generating["KV cache"] == pytest.approx(2 * needs(plain).generating["KV cache"])
     assert needs(plain).memory_gib < needs(plain).held_gib + sum(needs(plain).learning.values()) + 0.01
+
+
+def test_a_gpu_without_room_to_measure_its_speed_is_judged_by_its_memory_alone(monkeypatch):
+    def full(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    assert measure(torch.float32, use_cpu=True).flops is not None
+    monkeypatch.setattr(machine, "_speeds", full)
+    busy = measure(torch.float32, use_cpu=True)
+    assert busy.memory_gib > 0 and (busy.flops, busy.bandwidth) == (None, None)
+    config = load("deployments/gsm8k.yaml")
+    found = needs(config, replace(GPU, flops=None, bandwidth=None))
+    assert found.memory_gib == needs(config).memory_gib and found.step_seconds is None
+    assert str(found).endswith(")") and str(needs(config)).endswith(" s a step")

@@ -1,0 +1,90 @@
+"""What a run begins with, and what a later attempt of it goes on with."""
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from flows.beginning import begin
+from flows.evaluate import OF_ANOTHER_MODEL
+from flows.resume import parameters_of
+from tasks import run as runs
+from tasks.config import load
+from tasks.errors import UserError
+
+FIRST, CHANGED = load({}), load({}, {"training.learning_rate": 1e-3})
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GRPO_RUNS", str(tmp_path))
+    return tmp_path
+
+
+def attempt(settings, warnings: list[str] | None = None):
+    context = begin("one", settings, ([] if warnings is None else warnings).append, "train")
+    context.run.release()
+    return context
+
+
+def test_what_is_finished_and_what_follows_are_done_by_one_configuration(root):
+    attempt(FIRST).run.finish("ingest", {})
+    warnings: list[str] = []
+    assert attempt(FIRST, warnings).config == FIRST and warnings == []
+    assert attempt(CHANGED, warnings).config.dump() == FIRST.dump()
+    [warning] = warnings
+    assert "has been changed since this run began" in warning and str(root / "one" / "config.yaml") in warning
+    assert load(parameters_of("one")["config"]).dump() == FIRST.dump() and parameters_of("one")["until"] == "train"
+
+
+def test_before_anything_is_finished_a_changed_configuration_is_taken():
+    attempt(FIRST)
+    warnings: list[str] = []
+    assert attempt(CHANGED, warnings).config == CHANGED and warnings == []
+    assert load(parameters_of("one")["config"]).dump() == CHANGED.dump()
+
+
+@pytest.mark.parametrize(("number", "words"), [(errno.ENOSPC, "No space left"), (errno.EROFS, "Read-only file system")])
+def test_a_folder_that_cannot_be_written_to_is_one_sentence(monkeypatch, number, words):
+    def full(*_):
+        raise OSError(number, words)
+
+    monkeypatch.setattr(runs, "write_whole", full)
+    monkeypatch.setattr("tasks.config.write_whole", full)
+    with pytest.raises(UserError, match=rf"the run folder \S+ cannot be written to \({words}.*\); free .* GRPO_RUNS"):
+        begin("one", FIRST, print, "train")
+
+
+def test_a_run_without_its_configuration_cannot_be_resumed(root):
+    attempt(FIRST)
+    (root / "one" / "config.yaml").write_text("")
+    with pytest.raises(UserError, match="the run one has lost its configuration"):
+        parameters_of("one")
+
+
+def test_what_is_said_of_the_configured_model_is_not_meant_for_another():
+    configured = {"model": {"name": "mine", "revision": "abc", "trust_remote_code": True}}
+    other = load(configured, OF_ANOTHER_MODEL | {"model.name": "theirs"}).model
+    assert (other.revision, other.trust_remote_code) == (None, False)
+    assert load(configured, OF_ANOTHER_MODEL | {"model.trust_remote_code": True}).model.trust_remote_code
+
+
+def test_what_was_judged_by_a_reward_that_has_been_changed_is_judged_again(root):
+    reward = root / "rewards" / "mine.py"
+    reward.parent.mkdir()
+    reward.write_text("def mine(completions, **_):\n    return [1 / 0]\n")
+    settings = load({"rewards": {"functions": [{"name": f"{reward}:mine"}]}})
+    warnings: list[str] = []
+    run = attempt(settings, warnings).run
+    for stage in ("ingest", "check_rewards", "train"):
+        run.finish(stage, {})
+    assert attempt(settings, warnings).run.result("check_rewards") == {} and warnings == []
+    reward.write_text("def mine(completions, **_):\n    return [1.0 for _ in completions]\n")
+    run = attempt(settings, warnings).run
+    assert run.result("check_rewards") is None and run.result("ingest") == run.result("train") == {}
+    assert warnings == [
+        "a file of your rewards has been changed since this run began: check_rewards is done again, "
+        "and training goes on with the rewards as they are now"
+    ]
+    run.finish("check_rewards", {})
+    assert attempt(settings, warnings).run.result("check_rewards") == {} and len(warnings) == 1
