@@ -126,7 +126,25 @@ def baseline(
     on_line: Callable[[str], None],
 ) -> dict[str, Any]:
     """Score the start model once for all runs that share model, questions, prompt, rewards and protocol."""
-    key = digest(
+
+    def make(folder: Path) -> None:
+        result = evaluate(
+            run, config, stage="baseline", rows=rows, model=model["path"], adapter=None, folder=folder, on_line=on_line
+        )
+        write_json(folder / "summary.json", result)
+
+    folder = stored("baselines", baseline_key(run, config, rows_digest, model), make)
+    run.link("baseline", folder)
+    return read_json(folder / "summary.json") | {"results": str(folder / "results.parquet")}
+
+
+def _is_known(reward: str) -> bool:
+    return is_registered(reward) or ".py:" in reward
+
+
+def baseline_key(run: Run, config: Config, rows_digest: str, model: dict[str, str]) -> str:
+    """The digest of all that a baseline's answers and scores depend on."""
+    return digest(
         {
             "rows": rows_digest,
             "model": model["identity"],
@@ -151,20 +169,6 @@ def baseline(
             "transformers": version("transformers"),
         }
     )
-
-    def make(folder: Path) -> None:
-        result = evaluate(
-            run, config, stage="baseline", rows=rows, model=model["path"], adapter=None, folder=folder, on_line=on_line
-        )
-        write_json(folder / "summary.json", result)
-
-    folder = stored("baselines", key, make)
-    run.link("baseline", folder)
-    return read_json(folder / "summary.json") | {"results": str(folder / "results.parquet")}
-
-
-def _is_known(reward: str) -> bool:
-    return is_registered(reward) or ".py:" in reward
 
 
 def user_code(config: Config) -> dict[str, str]:

@@ -6,9 +6,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from tasks.config import Config
+from tasks import evaluate as evaluate_stage
+from tasks.config import Config, load
 from tasks.errors import UserError
-from tasks.evaluate import evaluate
+from tasks.evaluate import baseline_key, evaluate
 from tasks.run import Run
 
 QUESTIONS = 7
@@ -85,3 +86,43 @@ def test_fewer_questions_than_processes_are_no_trouble_but_prompts_that_are_all_
     assert score("few", processes=5, limit=2)["n"] == 2
     with pytest.raises(UserError, match=r"every prompt is longer than prompt.max_tokens \(1\); raise it"):
         score("short", prompt={"max_tokens": 1})
+
+
+def test_a_baseline_is_that_of_one_engine_protocol_and_model(runs, monkeypatch):
+    def key(rows: str = "rows", model: str = "model", **overrides: Any) -> str:
+        return baseline_key(Run.open("one"), load({}, overrides), rows, {"identity": model})
+
+    monkeypatch.setattr(evaluate_stage, "choose_engine", lambda config: ("transformers", ""))
+    monkeypatch.setattr(evaluate_stage, "vllm_version", lambda: "0.31.0")
+    plain = key()
+    same = {"evaluation.processes": 2, "evaluation.time_limit": 60, "training.learning_rate": 1e-3}
+    assert key(**same) == plain
+    others = [key(rows="others"), key(model="other"), key(**{"evaluation.limit": 8}), key(**{"prompt.system": "Hm."})]
+    monkeypatch.setattr(evaluate_stage, "choose_engine", lambda config: ("vllm", ""))
+    others.append(key())
+    monkeypatch.setattr(evaluate_stage, "vllm_version", lambda: "0.32.0")
+    others.append(key())
+    assert len({plain, *others}) == 1 + len(others)
+
+
+def test_greedy_knows_no_penalty_of_the_models_own(untrained_model):
+    import torch
+
+    from tasks.generate import Sampling, TransformersEngine
+    from tasks.models import load_model, load_tokenizer
+
+    settings = Config.model_validate({"model": {"name": str(untrained_model), "dtype": "float32"}})
+    model = load_model(str(untrained_model), settings.model, True)
+    tokenizer = load_tokenizer(str(untrained_model), settings.model, settings.prompt)
+    ids = tokenizer("What is 3 plus 4?")["input_ids"]
+
+    def greedy() -> list[int]:
+        [[completion]] = TransformersEngine(model, tokenizer, 1).generate([ids], Sampling(max_new_tokens=24))
+        return completion.ids
+
+    plain = greedy()
+    assert len(set(plain)) < len(plain)  # it repeats itself, which a penalty would not let it do
+    model.generation_config.repetition_penalty = 5.0
+    model.generation_config.no_repeat_ngram_size = 1
+    penalised = model.generate(torch.tensor([ids]), do_sample=False, max_new_tokens=24)[0, len(ids) :].tolist()
+    assert penalised[: len(plain)] != plain and greedy() == plain

@@ -1,8 +1,12 @@
-"""What stops a training between two steps."""
+"""What happens between two steps of a training: what stops it, and validation."""
 
+import os
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
+from sandbox import PROJECT
 
 from tasks import training_callbacks
 from tasks.errors import UserError
@@ -29,3 +33,44 @@ def test_the_first_checkpoint_is_always_begun(tmp_path):
     DiskBudget(tmp_path).on_step_end(
         SimpleNamespace(save_total_limit=3), SimpleNamespace(global_step=1), SimpleNamespace(should_save=True)
     )
+
+
+SHARED_VALIDATION = """
+from types import SimpleNamespace
+import torch
+from accelerate import Accelerator
+from tasks.generate import Completion
+from tasks.training_callbacks import Validation
+
+
+accelerator = Accelerator(cpu=True)
+
+
+class Echo(Validation):
+    def __init__(self, ids):
+        model = torch.nn.Linear(1, 1)
+        self.trainer = SimpleNamespace(model=model, accelerator=accelerator, use_vllm=True)
+        self.config, self.ids = SimpleNamespace(max_new_tokens=1), ids
+
+    def _generate_with_vllm(self, ids, tokens):
+        return [Completion(f"{self.trainer.accelerator.process_index}", one, True) for one in ids]
+
+
+for count in (1, 2, 3, 4, 5, 7):
+    ids = [[place] for place in range(count)]
+    answers = Echo(ids)._generate()
+    assert [answer.ids for answer in answers] == ids, (count, answers)
+processes = {answer.text for answer in answers}
+assert processes == {"0", "1", "2"}, processes
+accelerator.wait_for_everyone()
+accelerator.end_training()
+"""
+
+
+def test_several_processes_share_the_validation_questions_and_each_answer_stays_with_its_question(tmp_path):
+    program = tmp_path / "validate.py"
+    program.write_text(SHARED_VALIDATION)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "3", str(program)]
+    environment = os.environ | {"PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
