@@ -51,7 +51,7 @@ test-slow: install  ## End-to-end and convergence tests, with real servers
 	@failed=0; $(SIDE_BY_SIDE) -m "slow and not alone" tests || failed=1; \
 	$(PYTEST) -m "slow and alone" tests || failed=1; exit $$failed
 
-faults: install  ## The whole fault suite: a run that is killed at twenty moments
+faults: install  ## The whole fault suite: runs that are killed at twenty moments
 	FAULT_MOMENTS=20 $(PYTEST) -m slow tests/end_to_end/test_faults.py
 
 benchmarks: install  ## Speed and memory, as ratios against a baseline in the same run

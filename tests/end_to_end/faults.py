@@ -25,6 +25,7 @@ STAGES = (
     "register",
 )
 IN_FLOW = ("ingest", "validate", "record_gates")  # the others are done by programs of their own
+DID_NOT_COME = "did not come"
 # Seconds that a stage takes at the least, with the tiny model; a moment lies somewhere within.
 SECONDS = dict(zip(STAGES, (3.0, 0.1, 1.5, 1.2, 0.2, 4.0, 6.0, 4.0, 2.5), strict=True))
 
@@ -101,7 +102,7 @@ class Faults:
             if process.poll() is not None:
                 self._look_for_redone(finished)
                 if process.returncode == 0 or self.starts >= most_starts:
-                    self.happened += [(moment, "did not come") for moment in waiting]
+                    self.happened += [(moment, DID_NOT_COME) for moment in waiting]
                     return process.returncode
                 process = self._start()
             if self._stage() != stage:
