@@ -1,12 +1,16 @@
 """How a flow begins: its run's folder, held for this process, and the configuration that is the run's."""
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 
 from flows.stages import Context
 from tasks.config import Config, load
 from tasks.errors import UserError
 from tasks.evaluate import user_code
+from tasks.model_folder import folder_digest
 from tasks.run import Run, digest, read_json, write_json
+from tasks.tracking import tracking_uri, without_password
 
 JUDGED_BY_REWARDS = ("check_rewards", "baseline", "evaluate")
 
@@ -16,15 +20,19 @@ def begin(run_id: str, settings: Config, warn: Callable[[str], None], until: str
 
     An attempt that goes on with stages that are finished keeps the first one's settings; where the user's reward has
     been changed, as one must be that failed, what was judged by it is judged again. Raises UserError where the folder
-    cannot be written to.
+    cannot be written to, or where the run would be recorded in another MLflow or go on with another model.
     """
     run = Run.open(run_id)
     try:
         run.claim(on_wait=warn)
         kept = _kept(run, settings, warn)
         if until:
-            _heed_changed_rewards(run, kept, warn)
-            write_json(run.folder / "run.json", {"until": until, "user_code": digest(user_code(kept))})
+            _go_on(run, kept, warn)
+            where = without_password(tracking_uri(kept.registry))
+            record = {"until": until, "user_code": digest(user_code(kept)), "mlflow": where}
+            write_json(run.folder / "run.json", record)
+    except (json.JSONDecodeError, KeyError, TypeError):
+        raise UserError(f"{run.folder / 'run.json'} is damaged; remove it to go on, or begin a new run") from None
     except OSError as error:
         raise UserError(
             f"the run folder {run.folder} cannot be written to ({error.strerror}); "
@@ -48,11 +56,25 @@ def _kept(run: Run, settings: Config, warn: Callable[[str], None]) -> Config:
     return kept
 
 
-def _heed_changed_rewards(run: Run, config: Config, warn: Callable[[str], None]) -> None:
+def _go_on(run: Run, config: Config, warn: Callable[[str], None]) -> None:
+    """Compare what the run depends on, beside its configuration, with what it was when it began."""
     record = run.folder / "run.json"
     if not record.is_file() or run.result("register") is not None:
         return
-    if read_json(record)["user_code"] != digest(user_code(config)) and (again := run.forget(*JUDGED_BY_REWARDS)):
+    began = read_json(record)
+    if (now := without_password(tracking_uri(config.registry))) != began["mlflow"]:
+        raise UserError(
+            f"the run {run.id} is recorded in {began['mlflow']}, but MLFLOW_TRACKING_URI or registry.tracking_uri now "
+            f"means {now}; set it as it was"
+        )
+    found = run.result("preflight")
+    folder = Path(config.model.name)
+    if found and folder.is_dir() and folder_digest(folder) != found["model"]["identity"]:
+        raise UserError(
+            f"model.name: the model in {folder} is another one than when the run {run.id} began; put that one back, or "
+            "begin a new run"
+        )
+    if began["user_code"] != digest(user_code(config)) and (again := run.forget(*JUDGED_BY_REWARDS)):
         warn(
             f"a file of your rewards has been changed since this run began: {', '.join(again)} "
             f"{'is' if len(again) == 1 else 'are'} done again, and training goes on with the rewards as they are now"

@@ -44,7 +44,9 @@ def evaluate(
     """
     try:
         settings = load(config, overrides)
-        if model:
+        if model is not None:
+            if not model.strip():
+                raise UserError("the model to score has no name; give one, or leave it out for the configuration's own")
             name = local_model(model, settings.registry) if model.startswith("models:/") else model
             settings = load(config, OF_ANOTHER_MODEL | (overrides or {}) | {"model.name": name})
         context = begin(str(flow_run.id), settings, get_run_logger().warning)

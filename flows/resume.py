@@ -7,6 +7,7 @@ the Prefect server knows the run, it is the same flow run there too.
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -31,16 +32,32 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "run", help="the flow run's id: the name of its folder in runs/, which a run prints as it begins"
     )
-    run_id = parser.parse_args(arguments).run
     try:
+        run_id = _name(parser.parse_args(arguments).run)
         parameters = parameters_of(run_id)
-        Run.open(run_id).claim()
+        _claim(run_id)
         check_prefect()
         known = _flow_run(run_id)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return run_to_end(lambda: resume(run_id, parameters, known))
+
+
+def _name(given: str) -> str:
+    """The run's id, of which a path to its folder is another form. Raises UserError for anything else."""
+    name = Path(given).name
+    if given.rstrip("/") != name and Path(given).resolve().parent != runs_root().resolve():
+        raise UserError(f"{given} is no run in {runs_root()}; give its id, which is the name of its folder there")
+    return name
+
+
+def _claim(run_id: str) -> None:
+    run = Run.open(run_id)
+    try:
+        run.claim()
+    except OSError as error:
+        raise UserError(f"the run folder {run.folder} cannot be written to ({error.strerror}); mend that") from None
 
 
 def parameters_of(run_id: str) -> dict[str, Any]:
@@ -53,7 +70,12 @@ def parameters_of(run_id: str) -> dict[str, Any]:
     config = folder / "config.yaml"
     if not (config.is_file() and config.read_text(encoding="utf-8").strip()):
         raise UserError(f"the run {run_id} has lost its configuration, {config}; begin a new one")
-    return {"config": str(config), "until": read_json(folder / "run.json")["until"]}
+    try:
+        return {"config": str(config), "until": read_json(folder / "run.json")["until"]}
+    except (ValueError, KeyError, TypeError):
+        raise UserError(
+            f"{folder / 'run.json'} is damaged, so it is not known how far the run {run_id} was to go; begin a new one"
+        ) from None
 
 
 def resume(run_id: str, parameters: dict[str, Any], known: FlowRun | None) -> State:

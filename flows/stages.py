@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec
 
+from mlflow.exceptions import MlflowException
 from prefect import State, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 from prefect.states import Cancelled, Failed
@@ -16,7 +17,7 @@ from flows.gpu import gpu_slot
 from flows.leaving import leaving_in_time
 from tasks.config import Config
 from tasks.errors import DISK_FULL, UserError, WorkerFailed, is_disk_full
-from tasks.run import Run, still_there
+from tasks.run import Run
 
 P = ParamSpec("P")
 REFUSED = "Refused"
@@ -49,7 +50,7 @@ def stage(
         @functools.wraps(function)
         def once(context: Context, *args: P.args, **kwargs: P.kwargs) -> Any:
             done = context.run.result(name)
-            if done is not None and still_there(done):
+            if done is not None:
                 get_run_logger().info("%s was finished by an earlier attempt", name)
                 return done
             get_run_logger().info("%s begins", name)
@@ -60,6 +61,8 @@ def stage(
                 return Failed(name=REFUSED, message=str(error))
             except (WorkerFailed, ConnectionError) as error:
                 return Failed(message=str(error))  # a traceback of this process would say no more
+            except MlflowException as error:
+                return Failed(message=of_mlflow(error))
             except OSError as error:
                 if not is_disk_full(error):
                     raise
@@ -96,8 +99,15 @@ def run_stages(work: Callable[[], State], last_word: str) -> State:
             return work()
     except (StageFailed, UserError) as failure:
         return Failed(message=str(failure))
+    except MlflowException as error:
+        return Failed(message=f"{of_mlflow(error)}; {last_word}")
     except RunCancelled as cancelled:
         return Cancelled(message=str(cancelled))
+
+
+def of_mlflow(error: MlflowException) -> str:
+    """What MLflow says, without what it says it in."""
+    return f"MLflow did not take the record ({str(error).strip().splitlines()[0][:300]})"
 
 
 class _NoRepetition(logging.Filter):

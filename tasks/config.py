@@ -214,7 +214,7 @@ class RewardSettings(BaseModel):
     def file(self) -> Path | None:
         """The file that it lies in, where it is a function of the user's in one."""
         location, _, _ = self.name.rpartition(":")
-        return Path(location).expanduser() if location.endswith(".py") else None
+        return Path(location) if location.endswith(".py") else None
 
     @model_validator(mode="after")
     def _no_parameter_is_a_secret(self) -> Self:
@@ -508,7 +508,7 @@ class RegistrySettings(Section):
     name: str = Field(
         "grpo-gsm8k", pattern=r"^[^/:]+$", description="The registered model's name in MLflow; no slash, no colon."
     )
-    experiment: str = Field("grpo-gsm8k", min_length=1, description="The MLflow experiment.")
+    experiment: str = Field("grpo-gsm8k", max_length=500, description="The MLflow experiment.")
     tracking_uri: str | None = Field(
         None, description="The MLflow server; null takes MLFLOW_TRACKING_URI, else a SQLite file in the runs folder."
     )
@@ -516,6 +516,13 @@ class RegistrySettings(Section):
         0.05, gt=0, lt=1, description="A challenger is promoted if it is better with a p value below this."
     )
     merged: bool = Field(True, description="Log the merged model besides the adapter.")
+
+    @field_validator("name", "experiment")
+    @classmethod
+    def _is_a_name(cls, name: str) -> str:
+        if not name.strip(" ."):
+            raise ValueError(f"{name!r} is no name; give it letters or digits")
+        return name
 
 
 class Config(Section):
@@ -580,23 +587,43 @@ class Config(Section):
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.2's numbers: PyYAML reads `5e-6` as text, since YAML 1.1 wanted a dot in it. Doubled keys are refused."""
+    """YAML as its version 1.2 reads numbers, with keys that are text, each once.
+
+    PyYAML keeps to version 1.1, where `5e-6` and `1e5` are text, 010 is eight, 1:30 is ninety and 2024-01-01 a date.
+    """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
         for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode) or not isinstance(self.construct_object(key), str):
+                raise _fault("a key must be text; quote it", key)
             if key.value in seen:
-                twice = f"the key {key.value!r} stands twice"
-                raise yaml.constructor.ConstructorError(None, None, twice, key.start_mark)
+                raise _fault(f"the key {key.value!r} stands twice", key)
             seen.add(key.value)
         return super().construct_mapping(node, deep)
 
+    def construct_number(self, node: yaml.ScalarNode) -> int:
+        try:
+            return int(node.value)
+        except ValueError:  # of thousands of digits
+            raise _fault("a number is too long", node) from None
 
+
+def _fault(problem: str, node: yaml.Node) -> yaml.constructor.ConstructorError:
+    return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag.rpartition(":")[2] not in ("timestamp", "int", "float")]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"^[-+]?[0-9]+$"), list("-+0123456789"))
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$"),
+    re.compile(r"^[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?$|^[-+]?\.(?:inf|Inf|INF)$|^\.(?:nan|NaN|NAN)$"),
     list("-+.0123456789"),
 )
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_number)
 
 PATHS = ("data.path", "rewards.cases", "training.accelerate_config")
 
@@ -611,7 +638,7 @@ def load(source: str | Path | dict[str, Any], overrides: dict[str, Any] | None =
         values, folder, where = json.loads(json.dumps(source)), Path.cwd(), "the configuration"
     else:
         path = Path(source)
-        if not path.exists() and (PROJECT / path).exists():
+        if not os.path.exists(path) and os.path.exists(PROJECT / path):
             path = PROJECT / path  # a deployment names deployments/….yaml, wherever its worker was started
         values, folder, where = _read_yaml(path), path.absolute().parent, str(source)
     for dotted in PATHS:
@@ -664,16 +691,20 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         values = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except FileNotFoundError:
         raise UserError(f"there is no configuration file {path}; look into deployments/ for those that ship") from None
-    except (IsADirectoryError, PermissionError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read as a configuration: {error}") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" on line {mark.line + 1}" if mark else ""
         raise UserError(f"{path} is not valid YAML{line}: {getattr(error, 'problem', None) or error}") from None
+    except (OSError, ValueError) as error:  # a folder, no leave to read it, bytes that are no text, an impossible name
+        raise UserError(f"{path} cannot be read as a configuration: {error}") from None
     if values is None:
         return {}
     if not isinstance(values, dict):
         raise UserError(f"{path} must hold a mapping of sections, not {type(values).__name__}")
+    try:
+        json.dumps(values)
+    except ValueError:
+        raise UserError(f"{path} holds an anchor that contains itself; write out what it stands for") from None
     return values
 
 
@@ -692,15 +723,19 @@ def _make_absolute(values: dict[str, Any], dotted: str, folder: Path) -> None:
     section, name = dotted.split(".")
     part = values.get(section)
     if isinstance(part, dict) and isinstance(part.get(name), str):
-        part[name] = os.path.normpath(folder / Path(part[name]).expanduser())
+        part[name] = _absolute(part[name], folder)
+
+
+def _absolute(path: str, folder: Path) -> str:
+    return os.path.normpath(folder / os.path.expanduser(path))
 
 
 def _make_model_absolute(values: dict[str, Any], folder: Path) -> None:
     """A model may be a folder, or else a name on the hub, which looks the same."""
     model = values.get("model")
     name = model.get("name") if isinstance(model, dict) else None
-    if isinstance(model, dict) and isinstance(name, str) and (folder / Path(name).expanduser()).is_dir():
-        model["name"] = os.path.normpath(folder / Path(name).expanduser())
+    if isinstance(model, dict) and isinstance(name, str) and os.path.isdir(_absolute(name, folder)):
+        model["name"] = _absolute(name, folder)
 
 
 def _make_rewards_absolute(values: dict[str, Any], folder: Path) -> None:
@@ -709,7 +744,7 @@ def _make_rewards_absolute(values: dict[str, Any], folder: Path) -> None:
     functions = rewards.get("functions") if isinstance(rewards, dict) else None
     for reward in functions if isinstance(functions, list) else []:
         if isinstance(reward, dict) and re.search(r"\.py:\w+$", str(reward.get("name"))):
-            reward["name"] = os.path.normpath(folder / reward["name"])
+            reward["name"] = _absolute(reward["name"], folder)
 
 
 def _one_sentence(error: ValidationError) -> str:

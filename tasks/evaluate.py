@@ -32,8 +32,9 @@ def evaluate(
     """Score `model` (with `adapter` on top, if any) on the Parquet file `rows`; give the summary.
 
     The summary holds `accuracy`, `accuracy_flexible` and `reward` with their standard errors, the same of the sampled
-    completions, if there are any, as `sampled/NAME`, and `results`, the per-question Parquet file in `folder`. Where
-    memory runs out, less is done at a time. Raises UserError or WorkerFailed as `run_jobs` does.
+    completions, if there are any, as `sampled/NAME`, the reward that says what is right, if one does, as `correct_by`,
+    and the per-question Parquet file in `folder` as `results`. Where memory runs out, less is done at a time. Raises
+    UserError or WorkerFailed as `run_jobs` does.
     """
     shares = min(config.evaluation_processes, _questions(rows, config))
     on_cpu = bool(config.training.grpo.get("use_cpu"))
@@ -82,6 +83,7 @@ def evaluate(
             "seconds": max(one["seconds"] for one in found),
             "tokens": int(table["tokens"].sum()),
             "too_long": found[0]["too_long"],
+            "correct_by": found[0]["correct_by"],
             "results": str(folder / "results.parquet"),
         }
 

@@ -39,7 +39,7 @@ def evaluate(job: dict[str, Any]) -> dict[str, Any]:
     too_long = len(ids) - len(fitting)
     kept = fitting[share::shares]
     if not kept:  # more shares than questions
-        return {"engine": "none", "seconds": 0.0, "too_long": too_long}
+        return {"engine": "none", "seconds": 0.0, "too_long": too_long, "correct_by": None}
     longest = max(len(ids[place]) for place in fitting) + config.max_new_tokens
     rows = rows.iloc[kept].reset_index(drop=True)
     prompts, ids = [prompts[place] for place in kept], [ids[place] for place in kept]
@@ -56,7 +56,8 @@ def evaluate(job: dict[str, Any]) -> dict[str, Any]:
         repeated = rows.loc[rows.index.repeat(n)].reset_index(drop=True)
         again = [prompt for prompt in prompts for _ in range(n)]
         scorer.score(repeated, again, [one for group in sampled for one in group]).to_parquet(job["samples"])
-    return {"engine": engine.name, "seconds": seconds, "too_long": too_long}
+    correct_by = None if scorer.correct_by is None else scorer.names[scorer.correct_by]
+    return {"engine": engine.name, "seconds": seconds, "too_long": too_long, "correct_by": correct_by}
 
 
 def _timed(

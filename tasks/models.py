@@ -4,16 +4,19 @@ import hashlib
 import importlib.util
 import json
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import cached_file, has_file
 
 from tasks.config import ModelSettings, PromptSettings
 from tasks.errors import UserError
-from tasks.prompts import teach_opening
+from tasks.model_folder import folder_digest
+from tasks.prompts import build_prompt, encode, teach_opening
 from tasks.run import require_disk, stored
 
 SAFE_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
@@ -29,7 +32,7 @@ def resolve_model(settings: ModelSettings) -> dict[str, str]:
         return _converted(settings.name)
     folder = Path(settings.name).expanduser()
     if folder.is_dir():
-        found = {"path": str(folder.absolute()), "identity": _folder_digest(folder)}
+        found = {"path": str(folder.absolute()), "identity": folder_digest(folder)}
         load_architecture(found["path"], settings)
     else:
         architecture = load_architecture(settings.name, settings)
@@ -78,14 +81,23 @@ def load_architecture(path: str, settings: ModelSettings) -> Any:
 
 
 def load_tokenizer(path: str, settings: ModelSettings, prompt: PromptSettings) -> Any:
-    """The tokenizer, padded on the left as generation needs it, with the prompt's opening taught."""
-    tokenizer = AutoTokenizer.from_pretrained(
-        path,
-        revision=_revision(path, settings),
-        trust_remote_code=settings.trust_remote_code,
-        padding_side="left",
-        truncation_side="left",
-    )
+    """The tokenizer, padded on the left as generation needs it, with the prompt's opening taught.
+
+    Raises UserError for one that cannot be read, or not be used for such prompts.
+    """
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            path,
+            revision=_revision(path, settings),
+            trust_remote_code=settings.trust_remote_code,
+            padding_side="left",
+            truncation_side="left",
+        )
+    except Exception as error:  # of its parser, which raises plain ones, or of whatever a file leads it to
+        raise UserError(
+            f"model.name: the tokenizer of {settings.name} cannot be read ({_first_sentence(error)}); save it beside "
+            "the weights with save_pretrained, or take another model"
+        ) from None
     if prompt.conversational and not tokenizer.chat_template:
         raise UserError(
             f"the tokenizer of {settings.name} has no chat template; set prompt.conversational to false, "
@@ -94,12 +106,83 @@ def load_tokenizer(path: str, settings: ModelSettings, prompt: PromptSettings) -
     teach_opening(tokenizer, prompt)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
+    if tokenizer.pad_token is None:
+        raise UserError(
+            f"model.name: the tokenizer of {settings.name} has no token for the end of a text (eos_token), so no "
+            "completion would end; set it and save the tokenizer again, or take another model"
+        )
     return tokenizer
 
 
+def check_prompt(tokenizer: Any, settings: ModelSettings, prompt: PromptSettings) -> None:
+    """Raise UserError where the chat template cannot write the prompts, as one without a system role."""
+    try:
+        encode([build_prompt("How many?", prompt)], tokenizer, prompt)
+    except Exception as error:  # what a template raises is up to whoever wrote it
+        system = ", and prompt.system to null if it takes no system prompt" if prompt.system else ""
+        raise UserError(
+            f"the chat template of {settings.name} cannot write the prompt ({_first_sentence(error)}); mend the "
+            f"template, or set prompt.conversational to false{system}"
+        ) from None
+
+
 def load_model(path: str, settings: ModelSettings, use_cpu: bool) -> Any:
-    """The causal language model in the dtype of `pick_dtype`, from safetensors only."""
-    return AutoModelForCausalLM.from_pretrained(path, **load_arguments(path, settings, use_cpu))
+    """The causal language model in the dtype of `pick_dtype`, from safetensors only. Raises UserError where weights are
+    missing, which would be drawn at random."""
+    arguments = load_arguments(path, settings, use_cpu)
+    loaded: Any = AutoModelForCausalLM.from_pretrained(path, **arguments, output_loading_info=True)
+    model, found = loaded
+    _refuse_missing(found, settings)
+    return model
+
+
+def load_empty(path: str, architecture: Any, settings: ModelSettings) -> Any:
+    """The model without its weights, on torch's meta device.
+
+    Raises UserError for one that is no causal language model, or, where it is a folder, whose weights are damaged or
+    not those that its configuration means.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            if not os.path.isdir(path):  # whose weights would have to be fetched first
+                with torch.device("meta"):
+                    return AutoModelForCausalLM.from_config(architecture, trust_remote_code=settings.trust_remote_code)
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                path,
+                device_map="meta",
+                trust_remote_code=settings.trust_remote_code,
+                use_safetensors=True,
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+            )
+        except ValueError as error:
+            raise UserError(
+                f"model.name: {settings.name} is no causal language model ({_first_sentence(error)})"
+            ) from None
+        except (OSError, KeyError, RuntimeError, SafetensorError) as error:
+            raise UserError(
+                f"model.name: the weights in {path} cannot be loaded ({_first_sentence(error)}); copy or save the "
+                "model anew"
+            ) from None
+    model, found = loaded
+    _refuse_missing(found, settings)
+    if wrong := sorted(found["mismatched_keys"], key=str):
+        name, kept, meant = wrong[0]
+        raise UserError(
+            f"model.name: in {path} the weights {name} have the size {list(kept)}, but config.json means "
+            f"{list(meant)}; copy or save the model anew"
+        )
+    return model
+
+
+def _refuse_missing(found: dict[str, Any], settings: ModelSettings) -> None:
+    if missing := sorted(found["missing_keys"]):
+        more = f" and {len(missing) - 1} others" if len(missing) > 1 else ""
+        raise UserError(
+            f"model.name: {settings.name} lacks the weights {missing[0]}{more}, which would be drawn at random; copy "
+            "or save the model anew"
+        )
 
 
 def load_arguments(path: str, settings: ModelSettings, use_cpu: bool) -> dict[str, Any]:
@@ -154,17 +237,6 @@ def _converted(name: str) -> dict[str, str]:
         tokenizer.save_pretrained(folder)
 
     return {"path": str(stored("models", key, convert)), "identity": key}
-
-
-def _folder_digest(folder: Path) -> str:
-    if not (folder / "config.json").is_file():
-        raise UserError(f"model.name: the folder {folder} holds no config.json, so it is no model")
-    digests = {}
-    for file in sorted(folder.iterdir()):
-        if file.is_file() and file.suffix in (".safetensors", ".json", ".jinja", ".model", ".txt"):
-            with file.open("rb") as content:
-                digests[file.name] = hashlib.file_digest(content, "sha256").hexdigest()
-    return hashlib.sha256(json.dumps(digests).encode()).hexdigest()
 
 
 def _first_sentence(error: BaseException) -> str:

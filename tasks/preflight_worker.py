@@ -2,17 +2,20 @@
 
 import warnings
 from dataclasses import asdict
+from importlib.util import find_spec
 from typing import Any, cast
 
 import torch
 from peft import LoraConfig
+from transformers import GenerationConfig, Trainer, get_scheduler
+from trl import GRPOConfig
 
 from tasks.config import Config
 from tasks.engine import choose_engine, vllm_version
 from tasks.errors import UserError
 from tasks.estimate import Architecture
 from tasks.machine import measure
-from tasks.models import load_architecture, load_tokenizer, pick_dtype, resolve_model
+from tasks.models import check_prompt, load_architecture, load_empty, load_tokenizer, pick_dtype, resolve_model
 from tasks.training_arguments import grpo_config, lora_config
 from tasks.vllm_server import healthy
 from tasks.worker import run_worker
@@ -27,12 +30,14 @@ def preflight(job: dict[str, Any]) -> dict[str, Any]:
     check_vllm(config)
     check_server(config)
     arguments = grpo_config(config, output_dir=job["scratch"])
+    try_out(arguments)
     lora = lora_config(config)
     dtype = pick_dtype(config.model, arguments.use_cpu)
     model = resolve_model(config.model)
-    load_tokenizer(model["path"], config.model, config.prompt)
+    check_prompt(load_tokenizer(model["path"], config.model, config.prompt), config.model, config.prompt)
     architecture = load_architecture(model["path"], config.model)
-    sizes = check_lora(lora, architecture, config, dtype.itemsize)
+    empty = load_empty(model["path"], architecture, config.model)
+    sizes = check_lora(lora, empty, architecture, config, dtype.itemsize)
     engine, why = choose_engine(config)
     print(f"model {model['path']} ({architecture.model_type}) in {dtype}, evaluated with {engine}: {why}", flush=True)
     return {
@@ -88,25 +93,52 @@ def check_server(config: Config) -> None:
         )
 
 
-def check_lora(lora: LoraConfig | None, of: Any, config: Config, bytes_per_weight: int) -> Architecture:
-    """The model's sizes. peft says that a target module is missing only when the whole model is loaded, so both are
-    found out on an empty one."""
+def try_out(arguments: GRPOConfig) -> None:
+    """Raise UserError for values that the trainer comes upon only when it begins: optimizer and schedule of one weight,
+    and the settings of generation."""
+    weight: Any = torch.nn.Linear(1, 1)
+    schedule, generation = cast(Any, arguments.lr_scheduler_kwargs), cast(Any, arguments.generation_kwargs)
+    try:
+        kind, options = Trainer.get_optimizer_cls_and_kwargs(arguments, weight)
+        optimizer = kind(weight.parameters(), **options)
+        steps = arguments.get_warmup_steps(100)
+        get_scheduler(arguments.lr_scheduler_type, optimizer, steps, 100, schedule or None)
+        GenerationConfig(
+            do_sample=True,
+            temperature=arguments.temperature,
+            top_p=arguments.top_p,
+            top_k=arguments.top_k,
+            min_p=arguments.min_p,
+            repetition_penalty=arguments.repetition_penalty,
+            cache_implementation=arguments.cache_implementation,
+            **(generation or {}),
+        )
+    except Exception as error:  # whatever a value leads to, a package that is not installed among it
+        raise UserError(f"training cannot begin with these settings: {error}; correct the section training") from None
+    if arguments.use_liger_kernel and find_spec("liger_kernel") is None:
+        raise UserError("training.use_liger_kernel needs liger-kernel; pip install it, or set it to false")
+    if arguments.sync_ref_model and arguments.beta == 0:
+        raise UserError("training.sync_ref_model needs a reference model, so a training.beta above 0; set one of them")
+
+
+def check_lora(lora: LoraConfig | None, model: Any, of: Any, config: Config, bytes_per_weight: int) -> Architecture:
+    """The model's sizes. peft says that a target module is missing only when it meets the whole model, so both are
+    found out on the empty one."""
     from peft import get_peft_model
     from peft.tuners.lora import LoraLayer
-    from transformers import AutoModelForCausalLM
 
-    with torch.device("meta"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            model: Any = AutoModelForCausalLM.from_config(of, trust_remote_code=config.model.trust_remote_code)
-        except ValueError as error:
-            reason = str(error).splitlines()[0][:200]
-            raise UserError(f"model.name: {config.model.name} is no causal language model ({reason})") from None
-        weights = sum(weight.numel() for weight in model.parameters())
-        if lora is not None:
+    weights = sum(weight.numel() for weight in model.parameters())
+    if lora is not None:
+        for name in lora.modules_to_save or []:
+            if not any(module.endswith(name) for module, _ in model.named_modules()):
+                raise UserError(
+                    f"training.lora.modules_to_save: {config.model.name} has no module {name!r}; correct it"
+                )
+        with torch.device("meta"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             try:
                 model = get_peft_model(model, lora)
-            except ValueError as error:
+            except Exception as error:  # a broken regular expression, a way to begin that needs more than weights …
                 raise UserError(f"training.lora does not fit {config.model.name}: {error}") from None
     text = of.get_text_config()
     heads = getattr(text, "num_attention_heads", None) or 1

@@ -38,12 +38,13 @@ def decide(
     *,
     results: pd.DataFrame,
     gain: Comparison,
-    rewards_digest: str,
+    judge: str,
     significance: float,
 ) -> Decision:
     """Whether a new version of the model `name` takes the place of its champion.
 
-    `results` are the new version's per-question results, `gain` is how it compares with its own start model.
+    `results` are the new version's per-question results, `gain` is how it compares with its own start model, and
+    `judge` is the digest of the rewards that decide on its scores, kept by each version as its tag `judge`.
     """
     champion = champion_of(client, name)
     if champion is None:
@@ -60,8 +61,7 @@ def decide(
         return stays(f"It cannot be compared, since version {champion} keeps no answers to test questions")
     if not _same_questions(theirs, results):
         return stays(f"It cannot be compared, since version {champion} was evaluated on other questions")
-    by_reward = "correct" not in results
-    if by_reward and client.get_model_version(name, champion).tags.get("rewards_digest") != rewards_digest:
+    if client.get_model_version(name, champion).tags.get("judge") != judge:
         return stays(f"It cannot be compared, since version {champion} was judged by other rewards")
     found = compare(theirs, results)
     against = f"against version {champion}, {verdict(found)}"

@@ -19,7 +19,7 @@ def prompt_lengths(
 ) -> dict[str, Any]:
     """For each split {min, median, mean, max} of the prompts in tokens, and how many are above `prompt.max_tokens`.
 
-    Raises UserError where longer prompts must stop the run, or where none is short enough.
+    Raises UserError where longer prompts must stop the run, or where too few are short enough to train on.
     """
 
     def make(folder: Path) -> None:
@@ -57,4 +57,17 @@ def prompt_lengths(
                 f"{split}: {found['too_long']} of {found['prompts']} prompts are longer than prompt.max_tokens "
                 f"({limit}), the first {rows}; raise it, or set prompt.on_too_long=drop"
             )
+    _require_a_batch(config, lengths["train"])
     return lengths
+
+
+def _require_a_batch(config: Config, train: dict[str, Any]) -> None:
+    """TRL leaves out what does not fill a generation batch, so with less there would be no step at all."""
+    group, batch = config.training.grpo.get("num_generations", 8), config.training.generation_batch
+    left, needed = train["prompts"] - train["too_long"], batch // group
+    if left < needed:
+        raise UserError(
+            f"train has {left} prompts, but one generation batch takes {needed} ({batch} completions in groups of "
+            f"{group}); give more questions (data.max_samples, prompt.max_tokens), or generate fewer completions at a "
+            "time (training.steps_per_generation, training.per_device_train_batch_size)"
+        )

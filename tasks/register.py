@@ -21,6 +21,7 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 from mlflow.models import Model
 
+from rewards.registry import is_registered
 from tasks import promotion
 from tasks.card import description, facts, model_card
 from tasks.config import Config
@@ -28,7 +29,6 @@ from tasks.errors import UserError
 from tasks.evaluate import QUIET, user_code
 from tasks.outcome import Outcome
 from tasks.run import Run, digest
-from tasks.statistics import Comparison
 from tasks.supervise import run_job
 from tasks.tracking import Tracker
 
@@ -59,9 +59,9 @@ def register(
             for name, summary in (("before", outcome.before), ("after", outcome.after)):
                 _copy(Path(summary["results"]), folder / "evaluation" / f"{name}.parquet")
             model = _upload(tracker, folder, step=outcome.trained["step"])
-        version = _create_version(tracker, config, model, outcome.data)
+        version = _create_version(tracker, config, model, outcome)
     if "outcome" not in version.tags:
-        version = _promote(tracker, config, version, results, outcome.gain, known)
+        version = _promote(tracker, config, version, results, outcome, known)
     tracker.tags({"outcome": version.tags["outcome"]})
     shutil.rmtree(run.folder / "register", ignore_errors=True)  # as large as the model, and uploaded
     tags = {key: version.tags[key] for key in ("outcome", "alias", "reason", "compared_with")}
@@ -150,7 +150,7 @@ def _own_version(tracker: Tracker, name: str) -> ModelVersion | None:
     return own[0] if own else None
 
 
-def _create_version(tracker: Tracker, config: Config, model: LoggedModel, data: Mapping[str, Any]) -> ModelVersion:
+def _create_version(tracker: Tracker, config: Config, model: LoggedModel, outcome: Outcome) -> ModelVersion:
     client, name = tracker.client, config.registry.name
     try:
         client.create_registered_model(name)
@@ -165,9 +165,9 @@ def _create_version(tracker: Tracker, config: Config, model: LoggedModel, data: 
         model_id=model.model_id,
         tags={
             "flow_run_id": tracker.run.id,
-            "data_digest": data["digest"],
+            "data_digest": outcome.data["digest"],
             "config_digest": digest(config.dump()),
-            "rewards_digest": _rewards_digest(config),
+            "judge": judge(config, outcome.after["correct_by"]),
         },
     )
     version = _own_version(tracker, name)
@@ -176,7 +176,7 @@ def _create_version(tracker: Tracker, config: Config, model: LoggedModel, data: 
 
 
 def _promote(
-    tracker: Tracker, config: Config, version: ModelVersion, results: pd.DataFrame, gain: Comparison, known: str
+    tracker: Tracker, config: Config, version: ModelVersion, results: pd.DataFrame, outcome: Outcome, known: str
 ) -> ModelVersion:
     """Give the version its description, its alias, and at last its outcome, which says that all of it is done."""
     client, name, number = tracker.client, version.name, version.version
@@ -185,8 +185,8 @@ def _promote(
             client,
             name,
             results=results,
-            gain=gain,
-            rewards_digest=_rewards_digest(config),
+            gain=outcome.gain,
+            judge=judge(config, outcome.after["correct_by"]),
             significance=config.registry.significance,
         )
         client.update_model_version(name, number, description(decision.reason, known))
@@ -195,14 +195,24 @@ def _promote(
             client.set_model_version_tag(name, number, key, value)
         promotion.apply(client, name, number, decision)
     alias = client.get_model_version(name, number).tags["alias"]
-    outcome = "promoted" if alias == promotion.CHAMPION else "challenger"
-    client.set_model_version_tag(name, number, "outcome", outcome)
+    word = "promoted" if alias == promotion.CHAMPION else "challenger"
+    client.set_model_version_tag(name, number, "outcome", word)
     return client.get_model_version(name, number)
 
 
-def _rewards_digest(config: Config) -> str:
-    functions = [one.model_dump(mode="json") for one in config.rewards.functions]
-    return digest({"rewards": functions, "user code": user_code(config)})
+def judge(config: Config, correct_by: str | None) -> str:
+    """The digest of what decides on a version's scores: the reward whose full marks mean a right answer, or, where none
+    does, the weighted sum of them all."""
+    if correct_by is None:
+        functions = [one.model_dump(mode="json") for one in config.rewards.functions]
+    else:
+        functions = [
+            one.model_dump(mode="json", exclude={"weight"})
+            for one in config.rewards.functions
+            if one.label == correct_by
+        ]
+    own = all(is_registered(one["name"]) for one in functions)
+    return digest({"rewards": functions, "user code": {} if own else user_code(config)})
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -36,7 +36,10 @@ def runs_root() -> Path:
 def write_whole(path: Path, text: str) -> None:
     """Write `text` so that a reader sees either all of it or what was there before."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())  # a machine that loses its power would else have the new name without the content
     temporary.replace(path)
 
 
@@ -102,9 +105,12 @@ class Run:
         _claimed.pop(self.folder).close()
 
     def result(self, stage: str) -> dict[str, Any] | None:
-        """What a finished stage left, or None."""
-        path = self.folder / "results" / f"{stage}.json"
-        return read_json(path) if path.exists() else None
+        """What a finished stage left; None where it is not finished, or where that is gone or cannot be read."""
+        try:
+            found: dict[str, Any] = read_json(self.folder / "results" / f"{stage}.json")
+        except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError):
+            return None
+        return found if still_there(found) else None
 
     def finish(self, stage: str, result: dict[str, Any]) -> dict[str, Any]:
         """Record that `stage` is done; it is not done again after this."""
@@ -168,13 +174,13 @@ def stored(kind: str, key: str, make: Callable[[Path], None]) -> Path:
 
 
 def still_there(value: Any) -> bool:
-    """Whether all of the store that a stage's result names is still there; `tasks.prune` may have removed it."""
+    """Whether all files that a stage's result names are still there; `tasks.prune` may have removed some."""
     if isinstance(value, dict):
         return all(still_there(part) for part in value.values())
     if isinstance(value, list):
         return all(still_there(part) for part in value)
-    store = f"{runs_root() / 'store'}{os.sep}"
-    return not (isinstance(value, str) and value.startswith(store) and "\n" not in value) or Path(value).exists()
+    root = f"{runs_root()}{os.sep}"
+    return not (isinstance(value, str) and value.startswith(root) and "\n" not in value) or Path(value).exists()
 
 
 def digest(value: Any) -> str:

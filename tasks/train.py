@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from tasks.checkpoints import newest_whole_checkpoint
 from tasks.config import Config
 from tasks.cpu import prepare_environment
 from tasks.devices import only, visible_devices
@@ -55,6 +56,8 @@ def train(
             "validation": str(data / "validation.parquet"),
             "model": model["path"],
             "folder": str(folder),
+            # One for all processes of the job, which begins anew where there is none.
+            "checkpoint": str(checkpoint) if (checkpoint := newest_whole_checkpoint(folder, on_line)) else None,
         }
         return run_job(
             "tasks.train_worker",

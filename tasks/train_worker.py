@@ -1,6 +1,5 @@
 """Worker: GRPO with TRL. Started by `tasks.train` through `accelerate launch`, one process per GPU."""
 
-import json
 import resource
 import signal
 import time
@@ -11,7 +10,6 @@ import pandas as pd
 import torch
 from datasets import Dataset
 from transformers import PrinterCallback, Trainer, TrainerState
-from transformers.trainer_utils import get_last_checkpoint
 
 from tasks.config import Config
 from tasks.cpu import adapt_trl, trainer_class
@@ -27,7 +25,7 @@ from tasks.worker import leave, run_worker
 
 
 def train(job: dict[str, Any]) -> dict[str, Any]:
-    """Train the model of `job`, going on from the newest whole checkpoint; the chosen weights go to `chosen/`."""
+    """Train the model of `job`, going on from its checkpoint, if there is one; the chosen weights go to `chosen/`."""
     config = Config.model_validate(job["config"])
     folder = Path(job["folder"])
     arguments = grpo_config(config, output_dir=str(folder), **job["server"])
@@ -38,14 +36,17 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
     scorer = Scorer.of(config)
     rows = pd.read_parquet(job["train"])
     dataset, too_long = prompt_dataset(rows, tokenizer, config)
-    trainer = trainer_class(config)(
-        model=job["model"],
-        reward_funcs=list(scorer.functions),
-        args=arguments,
-        train_dataset=dataset,
-        processing_class=tokenizer,
-        peft_config=lora_config(config),
-    )
+    try:
+        trainer = trainer_class(config)(
+            model=job["model"],
+            reward_funcs=list(scorer.functions),
+            args=arguments,
+            train_dataset=dataset,
+            processing_class=tokenizer,
+            peft_config=lora_config(config),
+        )
+    except (ValueError, ImportError, NotImplementedError) as error:  # TRL's ways to refuse a combination of settings
+        raise UserError(f"training cannot begin with these settings: {error}; correct the section training") from None
     trainer.remove_callback(PrinterCallback)  # MetricsFile prints a line that fits on one
     validation = Validation(trainer, config, scorer, pd.read_parquet(job["validation"]), folder)
     trainer.add_callback(MetricsFile(folder / "metrics.jsonl"))
@@ -54,10 +55,9 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
     trainer.add_callback(sick)
     trainer.add_callback(saver)
     trainer.add_callback(DiskBudget(folder))
-    checkpoint = newest_whole_checkpoint(folder)
     started = time.monotonic()
     try:
-        _train_on(trainer, checkpoint)
+        _train_on(trainer, job["checkpoint"])
     except RuntimeError as error:
         if all_finite(trainer.model):
             raise
@@ -91,7 +91,6 @@ def _train_on(trainer: Trainer, checkpoint: str | None) -> None:
     if checkpoint is None:
         trainer.train()
         return
-    print(f"going on from {Path(checkpoint).name}", flush=True)
     state = TrainerState.load_from_json(str(Path(checkpoint) / "trainer_state.json"))
     if state.global_step < state.max_steps:
         trainer.train(resume_from_checkpoint=checkpoint)
@@ -118,18 +117,6 @@ def prompt_dataset(rows: pd.DataFrame, tokenizer: Any, config: Config) -> tuple[
 def all_finite(model: Any) -> bool:
     """Whether every trained weight is a number; sampling from others fails with an error of its own."""
     return all(bool(weight.isfinite().all()) for weight in model.parameters() if weight.requires_grad)
-
-
-def newest_whole_checkpoint(folder: Path) -> str | None:
-    """The newest checkpoint whose last-written file can be read; a torn one is set aside under another name."""
-    while newest := get_last_checkpoint(str(folder)):
-        try:
-            json.loads((Path(newest) / "trainer_state.json").read_text(encoding="utf-8"))
-            return newest
-        except (OSError, json.JSONDecodeError):
-            print(f"{Path(newest).name} was not written to its end; skipping it", flush=True)
-            Path(newest).rename(folder / f"torn-{Path(newest).name}-{time.time_ns()}")
-    return None
 
 
 if __name__ == "__main__":

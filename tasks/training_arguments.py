@@ -37,8 +37,8 @@ def grpo_config(config: Config, output_dir: str, **more: Any) -> GRPOConfig:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return GRPOConfig(**arguments)
-    except (ValueError, TypeError, NotImplementedError) as error:
-        raise UserError(f"TRL refuses the section training: {error}") from None
+    except Exception as error:  # a value may lead it anywhere, to a file or a package that is not there
+        raise UserError(f"TRL refuses the section training: {error}; correct it") from None
 
 
 def lora_config(config: Config) -> LoraConfig | None:
@@ -47,5 +47,5 @@ def lora_config(config: Config) -> LoraConfig | None:
         return None
     try:
         return LoraConfig(**{"task_type": "CAUSAL_LM", **config.training.lora})
-    except (ValueError, TypeError) as error:
-        raise UserError(f"peft refuses training.lora: {error}") from None
+    except Exception as error:
+        raise UserError(f"peft refuses training.lora: {error}; correct it") from None

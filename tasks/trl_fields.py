@@ -66,10 +66,13 @@ OWNED = {
     "metric_for_best_model": "the best checkpoint is chosen by greedy evaluation on validation",
     "greater_is_better": "the best checkpoint is chosen by greedy evaluation on validation",
     "hub_token": "secrets come from the environment",
+    "save_only_model": "a run that goes on needs the optimizer's state",
+    "eval_on_start": "evaluation.every_steps scores validation before the first step",
     "auto_find_batch_size": "it breaks groups; set per_device_train_batch_size",
     "local_rank": "the launcher sets it",
     "model_init_kwargs": "the section model says how the model is loaded",
     "chat_template_kwargs": "prompt.opening uses it",
+    "inference_mode": "an adapter is trained here",
 }
 
 # Choices that TRL documents but types as plain `str`.
@@ -78,6 +81,9 @@ TRL_CHOICES = {
     "scale_rewards": ["group", "batch", "none"],
     "vllm_mode": ["colocate", "server"],
     "importance_sampling_level": ["token", "sequence"],
+    "save_strategy": ["no", "steps", "epoch"],  # "best" follows an evaluation of TRL's own
+    "log_level": ["detail", "debug", "info", "warning", "error", "critical", "passive"],
+    "log_level_replica": ["detail", "debug", "info", "warning", "error", "critical", "passive"],
     "multi_objective_aggregation": ["sum_then_normalize", "normalize_then_sum"],
     "vllm_importance_sampling_mode": ["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"],
     "vllm_model_impl": ["auto", "vllm", "transformers", "terratorch"],
@@ -107,6 +113,16 @@ MINIMUM: dict[str, tuple[float, bool]] = {
     "save_total_limit": (1, True),
     "vllm_gpu_memory_utilization": (0, False),
     "vllm_tensor_parallel_size": (1, True),
+    "seed": (0, True),
+    "data_seed": (0, True),
+    "dataloader_num_workers": (0, True),
+    "adam_beta1": (0, True),
+    "adam_beta2": (0, True),
+    "adam_epsilon": (0, True),
+    "repetition_penalty": (0, False),
+    "min_p": (0, True),
+    "top_k": (0, True),
+    "neftune_noise_alpha": (0, True),
     "r": (1, True),
     "lora_alpha": (0, False),
     "lora_dropout": (0, True),
@@ -116,6 +132,7 @@ MAXIMUM = {
     "adam_beta1": 1.0,
     "adam_beta2": 1.0,
     "top_p": 1.0,
+    "min_p": 1.0,
     "vllm_gpu_memory_utilization": 1.0,
     "lora_dropout": 1.0,
     "learning_rate": 1.0,
@@ -195,6 +212,8 @@ def _check_range(dotted: str, name: str, value: Any) -> None:
         low, allowed = MINIMUM[name]
         if value < low or (value == low and not allowed):
             raise ValueError(f"{dotted} is {value}, but must be {'at least' if allowed else 'more than'} {low}")
+    if name == "max_steps" and value < 1 and value != -1:
+        raise ValueError(f"{dotted} is {value}, but must be at least 1, or -1 for as many as training.num_train_epochs")
     if name in MAXIMUM and value > MAXIMUM[name]:
         raise ValueError(f"{dotted} is {value}, but must be at most {MAXIMUM[name]:g}")
     if value != value or value in (float("inf"), float("-inf")):

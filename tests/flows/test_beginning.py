@@ -1,16 +1,18 @@
 """What a run begins with, and what a later attempt of it goes on with."""
 
 import errno
+import shutil
 from pathlib import Path
 
 import pytest
 
 from flows.beginning import begin
 from flows.evaluate import OF_ANOTHER_MODEL
-from flows.resume import parameters_of
+from flows.resume import _name, parameters_of
 from tasks import run as runs
 from tasks.config import load
 from tasks.errors import UserError
+from tasks.model_folder import folder_digest
 
 FIRST, CHANGED = load({}), load({}, {"training.learning_rate": 1e-3})
 
@@ -88,3 +90,35 @@ def test_what_was_judged_by_a_reward_that_has_been_changed_is_judged_again(root)
     ]
     run.finish("check_rewards", {})
     assert attempt(settings, warnings).run.result("check_rewards") == {} and len(warnings) == 1
+
+
+def test_a_run_is_recorded_in_one_mlflow_alone(monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:secret@host:5000")
+    attempt(FIRST).run.finish("ingest", {})
+    attempt(FIRST)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    with pytest.raises(UserError, match=r"recorded in http://host:5000, but MLFLOW_TRACKING_URI .* means sqlite:\S+;"):
+        attempt(FIRST)
+
+
+def test_a_run_does_not_go_on_with_another_model(root, untrained_model):
+    folder = shutil.copytree(untrained_model, root / "model")
+    settings = load({"model": {"name": str(folder)}})
+    attempt(settings).run.finish("preflight", {"model": {"path": str(folder), "identity": folder_digest(folder)}})
+    attempt(settings)
+    (folder / "tokenizer.json").write_text("{}")
+    with pytest.raises(UserError, match="the model in .* is another one than when the run one began; put that"):
+        attempt(settings)
+
+
+@pytest.mark.parametrize("given", ["one", "one/", "{root}/one", "{root}/one/"])
+def test_a_run_is_named_by_its_id_or_its_folder(root, given):
+    attempt(FIRST)
+    assert _name(given.format(root=root)) == "one"
+
+
+@pytest.mark.parametrize("given", ["../runs/one", "two/one", "/one", "", ".", ".."])
+def test_what_only_looks_like_a_run_is_none(given):
+    attempt(FIRST)
+    with pytest.raises(UserError, match="no run"):
+        parameters_of(_name(given))

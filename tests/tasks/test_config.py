@@ -129,6 +129,22 @@ def test_a_name_of_an_older_recipe_is_refused_with_its_successor(tmp_path, old, 
         ("registry: {name: 'a/b'}", "registry.name is "),
         ("[1, 2]", "must hold a mapping of sections"),
         ("data: {\n", "is not valid YAML on line"),
+        ("training: {5: 2}", "is not valid YAML on line 1: a key must be text; quote it"),
+        ("training: {[a, b]: 2}", "a key must be text; quote it"),
+        ("data: &all\n  samples: *all", "an anchor that contains itself"),
+        (f"data: {{max_samples: {'9' * 5000}}}", "a number is too long"),
+        ("model: {revision: 2024-13-45}\ndata: {max_samples: 0}", "data.max_samples is 0"),
+        ("training: {max_steps: 0}", "training.max_steps is 0, but must be at least 1, or -1"),
+        ("training: {max_steps: -5}", "training.max_steps is -5, but must be at least 1, or -1"),
+        ("training: {seed: -1}", "training.seed is -1, but must be at least 0"),
+        ("training: {repetition_penalty: 0}", "training.repetition_penalty is 0.0, but must be more than 0"),
+        ("training: {save_only_model: true}", "training.save_only_model is set by the pipeline"),
+        ("training: {save_strategy: best}", "training.save_strategy is 'best', but must be one of no, steps, epoch"),
+        ("training: {lora: {inference_mode: true}}", "training.lora.inference_mode is set by the pipeline"),
+        ("training: {lora: {init_lora_weights: pissa_niter_4}}", "would not fit them when it is loaded; take pissa"),
+        ("registry: {name: ' '}", "registry.name: ' ' is no name"),
+        ("registry: {name: '..'}", "registry.name: '..' is no name"),
+        (f"registry: {{experiment: {'e' * 600}}}", "registry.experiment is "),
         ("data: {name: a, name: b}", "'name' stands twice"),
         ("validation: {question_characters: [400, 10]}", "must be the shortest and then the longest"),
         ("evaluation: {limit: 0}", "evaluation.limit is 0"),
@@ -145,6 +161,36 @@ def test_a_wrong_setting_is_refused_in_one_sentence_with_its_name(tmp_path, text
     message = refusal(tmp_path, text)
     assert words in message, message
     assert len(message.splitlines()) == 1 and "pydantic" not in message and "Traceback" not in message
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("010", 10),
+        ("5e-6", 5e-6),
+        ("1e5", 1e5),
+        (".5", 0.5),
+        ("-3", -3),
+        ("1:30", "1:30"),
+        ("2024-01-01", "2024-01-01"),
+    ],
+)
+def test_numbers_are_read_as_they_are_written(text, value):
+    assert parse_override(f"model.revision={text}") == ("model.revision", value)
+
+
+@pytest.mark.parametrize("path", ["x" * 5000, "a\0b", "~nobody-of-this-name/x.yaml"])
+def test_a_path_that_cannot_be_one_is_one_sentence(path):
+    with pytest.raises(UserError, match="cannot be read as a configuration|there is no configuration file"):
+        load(path)
+    for name in ("data.path", "model.name", "training.accelerate_config"):
+        load({}, {name: path})  # whether it is there is for the stage to say that needs it
+
+
+def test_a_home_folder_is_that_in_every_path(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    config = load({}, {"data.path": "~/rows", "rewards.functions": [{"name": "~/mine.py:brevity"}]})
+    assert config.data.path == tmp_path / "rows" and config.rewards.functions[0].file == tmp_path / "mine.py"
 
 
 def test_a_refusal_says_whether_the_file_or_the_overrides_are_wrong(tmp_path):

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from tasks.config import ModelSettings, PromptSettings
 from tasks.errors import UserError
-from tasks.models import load_model, load_tokenizer, resolve_model
+from tasks.models import check_prompt, load_architecture, load_empty, load_model, load_tokenizer, resolve_model
 
 
 @pytest.fixture
@@ -85,3 +86,101 @@ def test_a_tokenizer_without_a_chat_template_says_what_to_set(folder):
 def test_the_dtype_is_the_configured_one(folder):
     model = load_model(str(folder), settings(folder, dtype="float16"), use_cpu=True)
     assert model.dtype == torch.float16
+
+
+def edited(folder: Path, change) -> None:
+    """The weights after `change` has been made to the dictionary of them."""
+    file = folder / "model.safetensors"
+    weights = load_file(file)
+    change(weights)
+    save_file(weights, file, {"format": "pt"})
+
+
+def halved(weights: dict[str, torch.Tensor]) -> None:
+    weights["model.layers.0.mlp.up_proj.weight"] = weights["model.layers.0.mlp.up_proj.weight"][:3].clone()
+
+
+def without_a_layer(weights: dict[str, torch.Tensor]) -> None:
+    for name in [name for name in weights if name.startswith("model.layers.1.")]:
+        del weights[name]
+
+
+def cut(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def without_a_shard(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    index = {"metadata": {}, "weight_map": dict.fromkeys(weights, "model-00001-of-00002.safetensors")}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (
+            lambda folder: edited(folder, without_a_layer),
+            r"lacks the weights model.layers.1.\S+ and \d others, .* random",
+        ),
+        (lambda folder: edited(folder, halved), r"up_proj.weight have the size \[3, \d+\], but config.json means \["),
+        (cut, "the weights in .* cannot be loaded .* copy or save the model anew"),
+        (without_a_shard, "the weights in .* cannot be loaded .* copy or save the model anew"),
+    ],
+    ids=["a layer is missing", "another size", "cut short", "a shard is missing"],
+)
+def test_weights_that_are_not_those_of_the_model_are_refused_before_anything_is_done(folder, damage, words):
+    of = load_architecture(str(folder), settings(folder))
+    whole = load_empty(str(folder), of, settings(folder))
+    assert {weight.device.type for weight in whole.parameters()} == {"meta"}
+    damage(folder)
+    with pytest.raises(UserError, match=words):
+        load_empty(str(folder), of, settings(folder))
+
+
+def test_a_model_that_lacks_weights_is_not_loaded_either(folder):
+    edited(folder, without_a_layer)
+    with pytest.raises(UserError, match="which would be drawn at random"):
+        load_model(str(folder), settings(folder), use_cpu=True)
+
+
+def tokenizer_changed(folder: Path, **values: object) -> None:
+    file = folder / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | values))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda folder: (folder / "tokenizer.json").unlink(),
+        lambda folder: (folder / "tokenizer.json").write_text("{"),
+        lambda folder: (folder / "tokenizer_config.json").write_text("[]"),
+    ],
+    ids=["missing", "broken", "no mapping"],
+)
+def test_a_tokenizer_that_cannot_be_read_is_one_sentence(folder, damage):
+    damage(folder)
+    with pytest.raises(UserError, match="the tokenizer of .* cannot be read .*; save it beside the weights"):
+        load_tokenizer(str(folder), settings(folder), PromptSettings())
+
+
+def test_a_tokenizer_by_which_no_completion_ends_is_refused(folder):
+    tokenizer_changed(folder, eos_token=None, pad_token=None)
+    with pytest.raises(UserError, match="no token for the end of a text"):
+        load_tokenizer(str(folder), settings(folder), PromptSettings())
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("{{ raise_exception('System role not supported') }}", "System role not supported.*prompt.system to null"),
+        ("{% for message in %}", "cannot write the prompt"),
+    ],
+)
+def test_a_chat_template_that_cannot_write_the_prompt_is_one_sentence(folder, template, words):
+    prompt = PromptSettings(system="Answer.")
+    check_prompt(load_tokenizer(str(folder), settings(folder), prompt), settings(folder), prompt)
+    (folder / "chat_template.jinja").write_text(template)
+    with pytest.raises(UserError, match=words):
+        check_prompt(load_tokenizer(str(folder), settings(folder), prompt), settings(folder), prompt)

@@ -22,8 +22,8 @@ def measure(runs, tmp_path, untrained_model):
     model = {"path": str(untrained_model), "identity": "tiny"}
     said = []
 
-    def run(**prompt):
-        config = Config.model_validate({"data": {"path": str(source)}, "prompt": prompt})
+    def run(training=None, **prompt):
+        config = Config.model_validate({"data": {"path": str(source)}, "prompt": prompt, "training": training or {}})
         return prompt_lengths(Run.open("a-run"), config, ingest(config.data), model, said.append), said
 
     return run
@@ -59,3 +59,12 @@ def test_the_same_prompts_are_not_measured_again(measure, monkeypatch):
     assert measure(max_tokens=1000)[0] == first
     with pytest.raises(TypeError):
         measure(max_tokens=1000, system="Another.")
+
+
+def test_fewer_prompts_than_one_generation_takes_would_train_nothing(measure):
+    batch = {"num_generations": 2, "per_device_train_batch_size": 2, "steps_per_generation": 40}
+    with pytest.raises(
+        UserError, match=r"train has \d\d prompts, but one generation batch takes 40 \(80 completions in"
+    ):
+        measure(batch)
+    measure(batch | {"steps_per_generation": 20})

@@ -126,7 +126,7 @@ class Finished:
     def _evaluated(self, name, table):
         path = self.run.folder / f"{name}.parquet"
         table.to_parquet(path)
-        return summary(table) | {"results": str(path)}
+        return summary(table) | {"results": str(path), "correct_by": "correctness" if "correct" in table else None}
 
     def register(self):
         return register(
@@ -338,6 +338,18 @@ class TestPromotion:
         given = three.register()
         assert given["outcome"] == "challenger" and "judged by other rewards" in given["reason"]
 
+    def test_what_is_right_by_another_reward_is_not_compared_and_by_other_weights_it_is(self, tmp_path):
+        (tmp_path / "near.py").write_text("def near(**_): ...\n")
+        near, right = {"name": f"{tmp_path}/near.py:near"}, {"name": "correctness"}
+        self.finished("one", results(WEAK), results(MIDDLING), settings={"rewards": {"functions": [right]}}).register()
+        two = self.finished("two", results(WEAK), results(STRONG), settings={"rewards": {"functions": [near, right]}})
+        two.after["correct_by"] = "near"
+        given = two.register()
+        assert given["outcome"] == "challenger" and "judged by other rewards" in given["reason"]
+        weighted = {"rewards": {"functions": [near, right | {"weight": 0.5}]}}
+        three = self.finished("three", results(WEAK), results(STRONG), settings=weighted)
+        assert three.register()["outcome"] == "promoted"
+
     def test_registering_again_changes_nothing_even_after_another_took_over(self, monkeypatch):
         one = self.finished("one", results(WEAK), results(MIDDLING))
         first = one.register()
@@ -442,7 +454,5 @@ def test_a_decision_needs_no_model_at_all(runs):
     tracker = Tracker.open(Config().registry, Run.open("r"), name="r", params={}, tags={})
     tracker.client.create_registered_model("sums")
     gain = mcnemar_exact([False], [True])
-    found = promotion.decide(
-        tracker.client, "sums", results=results("1"), gain=gain, rewards_digest="", significance=0.05
-    )
+    found = promotion.decide(tracker.client, "sums", results=results("1"), gain=gain, judge="", significance=0.05)
     assert found == promotion.Decision("champion", "sums had no champion to compare with.", None)

@@ -30,6 +30,18 @@ def test_a_result_whose_part_of_the_store_was_removed_is_none_any_more(runs):
     assert not still_there(result)
 
 
+def test_a_result_that_cannot_be_read_or_whose_files_are_gone_is_none(runs):
+    run = Run.open("a")
+    (run.folder / "adapter").mkdir()
+    run.finish("train", {"adapter": str(run.folder / "adapter")})
+    assert run.result("train") is not None
+    (run.folder / "adapter").rmdir()
+    assert run.result("train") is None
+    for damage in (b"", b'{"a": ', b"\xff"):
+        (run.folder / "results" / "train.json").write_bytes(damage)
+        assert run.result("train") is None
+
+
 def test_each_attempt_has_a_log_of_its_own_and_a_link_to_the_newest():
     run = Run.open("a")
     first, second = run.log_file("train"), run.log_file("train")

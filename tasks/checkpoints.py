@@ -1,0 +1,45 @@
+"""The checkpoint that training goes on from: the newest that was written to its end and can be read."""
+
+import json
+import re
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+
+
+def newest_whole_checkpoint(folder: Path, on_line: Callable[[str], None]) -> Path | None:
+    """The newest whole checkpoint in `folder`; damaged ones that are newer are set aside under another name."""
+    for checkpoint in sorted(folder.glob("checkpoint-*"), key=_step, reverse=True):
+        fault = fault_of(checkpoint)
+        if fault is None:
+            on_line(f"going on from {checkpoint.name}")
+            return checkpoint
+        on_line(f"WARNING {checkpoint.name} is left out, since {fault}")
+        checkpoint.rename(folder / f"torn-{checkpoint.name}-{time.time_ns()}")
+    return None
+
+
+def fault_of(checkpoint: Path) -> str | None:
+    """What is wrong with a checkpoint, by the frame of each of its files, without reading all of them."""
+    if not (checkpoint / "trainer_state.json").is_file():  # which is written last
+        return "it was not written to its end"
+    for file in sorted(path for path in checkpoint.rglob("*") if path.is_file()):
+        try:
+            if file.suffix == ".json":
+                json.loads(file.read_text(encoding="utf-8"))
+            elif file.suffix == ".safetensors":
+                with safe_open(str(file), framework="np"):
+                    pass
+            elif file.suffix in (".pt", ".pth", ".bin"):  # torch's files are zip archives, with their list at the end
+                zipfile.ZipFile(file).close()
+        except (OSError, ValueError, SafetensorError, zipfile.BadZipFile):
+            return f"its {file.name} cannot be read"
+    return None
+
+
+def _step(checkpoint: Path) -> int:
+    digits = re.fullmatch(r"checkpoint-(\d+)", checkpoint.name)
+    return int(digits[1]) if digits else -1
