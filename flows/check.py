@@ -12,6 +12,7 @@ from flows.command_line import parse_config
 from tasks.check_rewards import check_rewards
 from tasks.errors import UserError, WorkerFailed
 from tasks.ingest import ingest
+from tasks.named_files import check_files
 from tasks.run import Run
 from tasks.validate import validate
 
@@ -19,6 +20,7 @@ from tasks.validate import validate
 def main(arguments: Sequence[str]) -> int:
     try:
         config = parse_config("python -m flows.check", "Run the data gate and the reward gate alone.", arguments)
+        check_files(config)
         run = Run.open(f"checks/{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}")  # two may go on at a time
         data = ingest(config.data)
         print(f"data {data['digest'][:12]} from {data['source']}: {data['counts']}")

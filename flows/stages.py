@@ -10,6 +10,7 @@ from typing import Any, Concatenate, ParamSpec
 from mlflow.exceptions import MlflowException
 from prefect import State, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
+from prefect.exceptions import FailedRun
 from prefect.states import Cancelled, Failed
 
 from flows.cancellation import RunCancelled, heeding_cancellation
@@ -117,7 +118,15 @@ class _NoRepetition(logging.Filter):
         return not str(record.msg).startswith("Task run failed with state")
 
 
+class _NoTraceback(logging.Filter):
+    """Drops the traceback that a worker's process logs of a run that has failed; the state before it has said why."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not (record.exc_info and isinstance(record.exc_info[1], FailedRun))
+
+
 logging.getLogger("prefect.task_runs").addFilter(_NoRepetition())
+logging.getLogger("prefect.engine").addFilter(_NoTraceback())
 
 
 def log_line(line: str) -> None:

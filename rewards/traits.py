@@ -25,6 +25,8 @@ class Traits:
     """The same completion always earns the same. A judge that samples declares `False`."""
     exact: bool = True
     """Only the gold itself is right. A reward that takes what is near enough declares `False`."""
+    rare: bool = False
+    """What it pays for, or fines, need not be in any gold: a word of thanks, a text in another language."""
 
 
 def declare(
@@ -34,9 +36,10 @@ def declare(
     completion_alone: bool = False,
     deterministic: bool = True,
     exact: bool = True,
+    rare: bool = False,
 ) -> Callable[[_Function], _Function]:
-    """A decorator that sets the traits of a reward function."""
-    traits = Traits(maximum, gold_column, completion_alone, deterministic, exact)
+    """A decorator that sets the traits of a reward function, which `Traits` explains."""
+    traits = Traits(maximum, gold_column, completion_alone, deterministic, exact, rare)
 
     def decorate(function: _Function) -> _Function:
         for name, value in asdict(traits).items():

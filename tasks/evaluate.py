@@ -140,10 +140,6 @@ def baseline(
     return read_json(folder / "summary.json") | {"results": str(folder / "results.parquet")}
 
 
-def _is_known(reward: str) -> bool:
-    return is_registered(reward) or ".py:" in reward
-
-
 def baseline_key(run: Run, config: Config, rows_digest: str, model: dict[str, str]) -> str:
     """The digest of all that a baseline's answers and scores depend on."""
     return digest(
@@ -154,9 +150,8 @@ def baseline_key(run: Run, config: Config, rows_digest: str, model: dict[str, st
             "cpu": bool(config.training.grpo.get("use_cpu")),
             "prompt": config.prompt.model_dump(mode="json"),
             "rewards": [reward.model_dump(mode="json") for reward in config.rewards.functions],
-            "user code": user_code(config),
-            # What a reward from a package of the user's calls cannot be told, so its scores belong to this run alone.
-            "run": None if all(_is_known(reward.name) for reward in config.rewards.functions) else run.id,
+            # What a reward of the user's reads or calls cannot be told, so its scores belong to this run alone.
+            "run": None if all(is_registered(reward.name) for reward in config.rewards.functions) else run.id,
             "evaluation": config.evaluation.model_dump(
                 mode="json", exclude={"examples", "every_steps", "time_limit", "processes"}
             ),
@@ -177,7 +172,8 @@ def user_code(config: Config) -> dict[str, str]:
     """The source of rewards that are files of the user's, and of what lies beside them, which they may import: a
     changed line is another reward."""
     folders = {reward.file.parent for reward in config.rewards.functions if reward.file}
-    return {str(file): file.read_text(encoding="utf-8") for folder in folders for file in sorted(folder.glob("*.py"))}
+    files = sorted(file for folder in folders for file in folder.glob("*.py") if file.is_file())
+    return {str(file): file.read_text(encoding="utf-8", errors="replace") for file in files}
 
 
 # Libraries that would otherwise fill a log with what is no news.

@@ -23,6 +23,7 @@ from tasks.errors import UserError
 from tasks.overlap import NGRAM
 
 # Both parts around the mark are free of it, so it stands there once.
+ONE_MARK_EACH = "every answer has exactly one ####"
 ONE_MARK = r"\A(?:(?!####)[\s\S])*####(?:(?!####)[\s\S])*\Z"
 # Neither white space (RE2 knows only ASCII's by \s) nor what takes no space on the page.
 SEEN = (
@@ -74,7 +75,7 @@ def own_expectations(
             gxe.ExpectColumnValuesToMatchRegex(
                 column="raw_answer",
                 regex=ONE_MARK,
-                description="every answer has exactly one ####",
+                description=ONE_MARK_EACH,
                 meta={"shows": "raw_answer"},
             )
         )
@@ -104,7 +105,7 @@ def own_expectations(
 
 
 def row_count(rows: int) -> Any:
-    return gxe.ExpectTableRowCountToEqual(value=rows, description=f"the source has {rows} rows")
+    return gxe.ExpectTableRowCountToEqual(value=rows, description=f"the source has {rows} rows (data.expected_rows)")
 
 
 def configured_expectations(split: str, settings: ValidationSettings, columns: Sequence[str]) -> list[Any]:

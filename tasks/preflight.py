@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tasks.config import Config
-from tasks.errors import UserError
 from tasks.evaluate import QUIET
+from tasks.named_files import check_files
 from tasks.run import Run, require_disk
 from tasks.supervise import run_job
 from tasks.tracking import check_reachable, tracking_uri
@@ -34,13 +34,3 @@ def preflight(run: Run, config: Config, on_line: Callable[[str], None]) -> dict[
     )
     require_disk(run.folder, found["disk_gib"], "this run, with its checkpoints and the merged model,")
     return found
-
-
-def check_files(config: Config) -> None:
-    """Raise UserError for a file that the configuration names and a later stage would miss."""
-    named = {"rewards.cases": config.rewards.cases, "training.accelerate_config": config.training.accelerate_config}
-    for number, reward in enumerate(config.rewards.functions):
-        named[f"rewards.functions.{number}.name"] = reward.file
-    for setting, path in named.items():
-        if path is not None and not path.is_file():
-            raise UserError(f"{setting}: there is no file {path}; correct the path")

@@ -90,6 +90,8 @@ def _check_one(
     try:
         if scorer.traits.completion_alone:
             report.add(current, scorer.name, "skipped", "it judges lengths, which no gold has to have")
+        elif scorer.traits.rare:
+            report.add(current, scorer.name, "skipped", "it declares that golds need not hold what it pays for")
         elif template is not None:
             progress(f"{current} of {scorer.name}")
             check_golds(scorer, rows, template, report)
@@ -114,12 +116,12 @@ def _check_variety(scorer: Scorer, with_golds: bool, report: GateReport) -> None
     [value] = scorer.seen
     what = f"{scorer.name} gives {'None (not applicable)' if value is None else f'{value:g}'} to every completion tried"
     tried = f"{what}{', the golds in the asked format among them' if with_golds else ''}: equal rewards teach nothing."
-    if scorer.traits.maximum is not None:
+    if scorer.traits.maximum is not None or scorer.traits.rare:
         report.add("variety", scorer.name, "note", tried)
     else:
         sentence = (
             f"{tried} Correct it; or, if it is meant (a bonus or a penalty for what none of them does), say so with "
-            "rewards.traits.declare(maximum=...)."
+            "rewards.traits.declare(rare=True)."
         )
         report.fail("variety", scorer.name, sentence)
 

@@ -44,6 +44,9 @@ def train(
         with generation_server(run, settings, model, on_line) as server:
             return train_with(settings, server)
 
+    if metrics.exists() and not list(folder.glob("checkpoint-*")):
+        on_line("no checkpoint had been saved yet, so training begins again with its first step")
+
     def train_with(settings: Config, server: Server) -> dict[str, Any]:
         def tick() -> None:
             server.check()

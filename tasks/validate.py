@@ -174,10 +174,15 @@ class _Gate:
 
     def refusal(self, report: Path) -> str:
         """All that is wrong, in no more lines than fit on a screen."""
+        from tasks.expectations import ONE_MARK_EACH
+
         more = len(self.failures) - SHOWN_FAILURES
         lines = self.failures[:SHOWN_FAILURES] + ([f"and {more} more expectations fail"] if more > 0 else [])
         if any("train gives away" in line for line in lines):
             lines.append("Where questions are made from templates, set validation.max_shared_ngrams=null")
+        marks = {split: found.rows for (split, what), found in self._findings.items() if what == ONE_MARK_EACH}
+        if any(self._rows(split) == rows for split, rows in marks.items()):
+            lines.append("Where an answer is the gold alone, set data.gold=plain; where it holds none, data.gold=none")
         source = self.data["source"]
         if not any("not fit:" in line for line in lines):
             advice = f"Mend {source}, or correct what is expected of it"

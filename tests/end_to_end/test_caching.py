@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 
 REWARD = """
 def digits(completions, **_):
-    return [{weight} * sum(letter.isdigit() for letter in message[0]["content"]) for message in completions]
+    return [{weight} + sum(letter.isdigit() for letter in message[0]["content"]) for message in completions]
 """
 
 
@@ -77,12 +77,14 @@ def test_what_is_the_same_is_taken_from_the_store_and_what_differs_is_done_again
     assert runs.done_anew(prompt={"system": "Add."}) == {"prompt_lengths", "baselines"}
 
 
-def test_a_changed_line_of_a_users_reward_is_another_reward(runs: Runs):
-    """Their checks are never taken from the store, since it cannot be known what they call."""
+def test_what_a_users_reward_has_judged_is_never_taken_from_the_store(runs: Runs):
+    """It cannot be known what it reads or calls."""
     own = {"functions": [{"name": "mine.py:digits"}], "gold_template": None}
     runs.done_anew(rewards=own)
-    assert runs.done_anew(rewards=own) == set()
     (runs.place.folder / "mine.py").write_text(REWARD.format(weight=0.25))
     assert runs.done_anew(rewards=own) == {"baselines"}
-    runs_with_log = list(runs.place.runs.glob("*/logs/check_rewards.log"))
-    assert len(runs_with_log) == 3
+    assert runs.done_anew(rewards=own) == {"baselines"}
+    checks, means = (list(runs.place.runs.glob(pattern)) for pattern in ("*/logs/check_rewards.log", "*/baseline"))
+    assert len(checks) == len(means) == 3
+    rewards = {json.loads((folder / "summary.json").read_text())["reward"] for folder in means}
+    assert len(rewards) == 2

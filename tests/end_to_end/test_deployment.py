@@ -68,6 +68,8 @@ def test_a_bad_override_is_refused_with_a_sentence_and_nothing_is_recorded(place
     message = flow_run["state"]["message"]
     assert "training.learnin_rate" in message and "did you mean training.learning_rate" in message
     assert "\n" not in message and "Traceback" not in message
+    logs = prefect(place, "flow-run", "logs", flow_run["id"]).stdout
+    assert message in logs.replace("\n", "") and "Traceback" not in logs and "FailedRun" not in logs
     assert place.mlflow_runs("refused") == []
     assert not (place.runs / flow_run["id"]).exists()
 

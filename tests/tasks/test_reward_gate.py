@@ -376,11 +376,20 @@ def test_one_that_gives_the_same_to_everything_stops_the_run_unless_it_says_that
 ) -> None:
     said = sentence(check(undeclared(lambda text: value), ROWS))
     shown = "None (not applicable)" if value is None else f"{value:g}"
-    assert f"mine gives {shown} to every completion tried" in said and "declare(maximum=...)" in said
+    assert f"mine gives {shown} to every completion tried" in said and "declare(rare=True)" in said
     # Where it applies to nothing, any maximum will do.
     report = check(own(per_completion(lambda text: value), maximum=1.0 if value is None else value), ROWS)
     assert report.ok
     assert [entry.result for entry in report.rows if entry.check == "variety"] == ["note"]
+
+
+def test_a_bonus_for_what_no_gold_holds_says_so_and_is_let_through() -> None:
+    thanks = per_completion(lambda text: 1.0 if "please" in text.casefold() else 0.0)
+    for declared in ({"rare": True}, {"rare": True, "maximum": 1.0}):
+        report = check(own(thanks, **declared), ROWS)
+        assert report.ok
+        assert details(report, "gold replay") == ["it declares that golds need not hold what it pays for"]
+    assert "mine gives 0 instead of 1" in sentence(check(own(thanks, maximum=1.0), ROWS))
 
 
 def test_a_slow_one_is_replayed_on_as_many_rows_as_there_is_time_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -474,7 +483,8 @@ def test_a_reward_that_exits_is_named_like_one_that_raises() -> None:
     def score(text: str) -> float:
         raise SystemExit(3)
 
-    assert "reward mine: raised SystemExit: 3 on row 0" in sentence(check(undeclared(score), ROWS))
+    said = sentence(check(undeclared(score), ROWS))
+    assert re.search(r"reward mine: raised SystemExit: 3 \(test_reward_gate.py, line \d+\) on row 0", said)
 
 
 # --- properties

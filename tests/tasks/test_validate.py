@@ -80,6 +80,14 @@ def test_good_data_passes_every_expectation_on_both_splits(gate):
     assert {result["unexpected"] for result in expectations} == {0, None}
 
 
+def test_data_without_any_mark_is_told_of_the_other_places_of_a_gold(gate):
+    hint = "Where an answer is the gold alone, set data.gold=plain; where it holds none, data.gold=none"
+    plain = [row(number, answer=f"{number + 4}") for number in range(60)]
+    assert hint in refusal_of(gate, train=plain)
+    assert hint not in refusal_of(gate, train=[*plain[:59], row(59)])
+    gate(train=plain, test=[row(number, answer=f"{number + 4}") for number in range(60, 80)], gold="plain")
+
+
 def test_made_problems_pass(run_folder):
     data = DataSettings(samples=SampleSettings(train=300, test=50, steps=2))
     found = validate(run_folder, ingest(data), data, ValidationSettings())
@@ -249,7 +257,9 @@ def test_an_unexpected_number_of_rows_is_refused(gate, split):
     there = {"train": 60, "test": 20}
     gate(expected_rows=there)
     message = refusal_of(gate, expected_rows=there | {split: 61})
-    assert message.startswith(f"{split}: expected that the source has 61 rows, but found {there[split]}\n")
+    assert message.startswith(
+        f"{split}: expected that the source has 61 rows (data.expected_rows), but found {there[split]}\n"
+    )
 
 
 def test_expected_rows_are_those_before_samples_are_taken(gate):
@@ -634,7 +644,7 @@ def test_more_bad_rows_than_allowed_stop_the_run(gate):
 
 def test_what_is_not_about_rows_stops_the_run_all_the_same(gate):
     message = refusal_of(gate, with_row(7, answer="x"), on_bad_rows="drop", expected_rows={"train": 61})
-    assert message.startswith("train: expected that the source has 61 rows, but found 60")
+    assert message.startswith("train: expected that the source has 61 rows (data.expected_rows), but found 60")
 
 
 # --- what is left to look at
