@@ -126,7 +126,8 @@ class _NoTraceback(logging.Filter):
 
 
 logging.getLogger("prefect.task_runs").addFilter(_NoRepetition())
-logging.getLogger("prefect.engine").addFilter(_NoTraceback())
+for name in ("prefect.flow_runs", "prefect.engine"):
+    logging.getLogger(name).addFilter(_NoTraceback())
 
 
 def log_line(line: str) -> None:

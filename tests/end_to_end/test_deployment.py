@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from deployed_runs import DeployedRun, left_alive, run_deployment
+from deployed_runs import DeployedRun, left_alive, prefect, run_deployment
 from sandbox import Sandbox
 
 pytestmark = pytest.mark.slow
