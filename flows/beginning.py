@@ -1,8 +1,9 @@
-"""How a flow begins: its run's folder, held for this process, and the configuration that is the run's."""
+"""How a flow begins: its run's folder, held for this process, and what the run keeps to whenever it is gone on with."""
 
-import json
+import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from flows.stages import Context
 from tasks.config import Config, load
@@ -10,7 +11,7 @@ from tasks.errors import UserError
 from tasks.evaluate import user_code
 from tasks.model_folder import folder_digest
 from tasks.run import Run, digest, read_json, write_json
-from tasks.tracking import tracking_uri, without_password
+from tasks.tracking import forget_metrics, tracking_uri, without_password
 
 JUDGED_BY_REWARDS = ("check_rewards", "baseline", "evaluate")
 
@@ -26,19 +27,28 @@ def begin(run_id: str, settings: Config, warn: Callable[[str], None], until: str
     try:
         run.claim(on_wait=warn)
         kept = _kept(run, settings, warn)
-        if until:
-            _go_on(run, kept, warn)
-            where = without_password(tracking_uri(kept.registry))
-            record = {"until": until, "user_code": digest(user_code(kept)), "mlflow": where}
-            write_json(run.folder / "run.json", record)
-    except (json.JSONDecodeError, KeyError, TypeError):
-        raise UserError(f"{run.folder / 'run.json'} is damaged; remove it to go on, or begin a new run") from None
     except OSError as error:
-        raise UserError(
-            f"the run folder {run.folder} cannot be written to ({error.strerror}); "
-            "free some of its disk, or set GRPO_RUNS to a folder that you may write to"
-        ) from None
+        raise _unwritable(run, error) from None
+    if until is None:
+        return Context(run, kept)
+    record = {
+        "until": until,
+        "mlflow": without_password(tracking_uri(kept.registry)),
+        "user_code": digest(user_code(kept)),
+    }
+    _go_on(run, kept, record, warn)
+    try:
+        write_json(run.folder / "run.json", record)
+    except OSError as error:
+        raise _unwritable(run, error) from None
     return Context(run, kept)
+
+
+def _unwritable(run: Run, error: OSError) -> UserError:
+    return UserError(
+        f"the run folder {run.folder} cannot be written to ({error.strerror}); "
+        "free some of its disk, or set GRPO_RUNS to a folder that you may write to"
+    )
 
 
 def _kept(run: Run, settings: Config, warn: Callable[[str], None]) -> Config:
@@ -56,26 +66,39 @@ def _kept(run: Run, settings: Config, warn: Callable[[str], None]) -> Config:
     return kept
 
 
-def _go_on(run: Run, config: Config, warn: Callable[[str], None]) -> None:
+def _go_on(run: Run, config: Config, now: dict[str, Any], warn: Callable[[str], None]) -> None:
     """Compare what the run depends on, beside its configuration, with what it was when it began."""
-    record = run.folder / "run.json"
-    if not record.is_file() or run.result("register") is not None:
-        return
-    began = read_json(record)
-    if (now := without_password(tracking_uri(config.registry))) != began["mlflow"]:
+    path = run.folder / "run.json"
+    try:
+        before: dict[str, Any] = read_json(path) if path.is_file() else now
+        began = {name: before[name] for name in now}
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"{path} is damaged, so the run {run.id} cannot be gone on with; begin a new one") from None
+    found = run.result("preflight")  # before that was passed, nothing has been recorded or made
+    if found and began["mlflow"] != now["mlflow"]:
         raise UserError(
             f"the run {run.id} is recorded in {began['mlflow']}, but MLFLOW_TRACKING_URI or registry.tracking_uri now "
-            f"means {now}; set it as it was"
+            f"means {now['mlflow']}; set it as it was"
         )
-    found = run.result("preflight")
-    folder = Path(config.model.name)
-    if found and folder.is_dir() and folder_digest(folder) != found["model"]["identity"]:
-        raise UserError(
-            f"model.name: the model in {folder} is another one than when the run {run.id} began; put that one back, or "
-            "begin a new run"
-        )
-    if began["user_code"] != digest(user_code(config)) and (again := run.forget(*JUDGED_BY_REWARDS)):
+    if run.result("register") is not None:
+        return
+    if found and os.path.isabs(found["model"]["path"]):
+        _require_the_same(run, config.model.name, found["model"])
+    if began["user_code"] != now["user_code"] and (again := run.forget(*JUDGED_BY_REWARDS)):
+        (run.folder / "train" / "chosen.json").unlink(missing_ok=True)  # the best so far, by scores of the old ones
+        forget_metrics(run, "baseline/", "eval/")
         warn(
             f"a file of your rewards has been changed since this run began: {', '.join(again)} "
             f"{'is' if len(again) == 1 else 'are'} done again, and training goes on with the rewards as they are now"
+        )
+
+
+def _require_the_same(run: Run, name: str, model: dict[str, str]) -> None:
+    folder = Path(model["path"])
+    if not folder.is_dir():
+        raise UserError(f"model.name: the model of the run {run.id} is not in {folder} any more; put it back")
+    if Path(name) == folder and folder_digest(folder) != model["identity"]:  # one that was converted has another name
+        raise UserError(
+            f"model.name: the model in {folder} is another one than when the run {run.id} began; put that one back, or "
+            "begin a new run"
         )

@@ -60,6 +60,7 @@ def evaluate(
 
 def _run(context: Context, model: str) -> State:
     found = preflight(context)
+    context = context.pinned(found["model"])
     data = validate(context, ingest(context))["data"]
     with Tracker.open(
         context.config.registry,

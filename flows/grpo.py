@@ -133,6 +133,7 @@ def _run(context: Context, until: Stage) -> State:
     """The gates, and what comes after them."""
     # What needs the model is tried first; the gates alone need none, and run on any machine.
     found = preflight(context) if until not in GATES else {}
+    context = context.pinned(found["model"]) if found else context
     data = ingest(context)
     if until == "ingest":
         return _stopped(until)

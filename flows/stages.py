@@ -4,7 +4,7 @@ import functools
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Concatenate, ParamSpec
 
 from mlflow.exceptions import MlflowException
@@ -16,7 +16,7 @@ from prefect.states import Cancelled, Failed
 from flows.cancellation import RunCancelled, heeding_cancellation
 from flows.gpu import gpu_slot
 from flows.leaving import leaving_in_time
-from tasks.config import Config
+from tasks.config import Config, load
 from tasks.errors import DISK_FULL, UserError, WorkerFailed, is_disk_full
 from tasks.run import Run
 
@@ -30,6 +30,12 @@ class Context:
 
     run: Run
     config: Config
+
+    def pinned(self, model: dict[str, Any]) -> "Context":
+        """The same with the commit that the preflight has found of a hub model, lest later stages find a newer one."""
+        if model["revision"] is None:
+            return self
+        return replace(self, config=load(self.config.dump(), {"model.revision": model["revision"]}))
 
 
 class StageFailed(Exception):

@@ -80,7 +80,7 @@ def _described(
         completion_alone=all(trait.completion_alone for trait in traits),
         deterministic=all(trait.deterministic for trait in traits),
         exact=all(trait.exact for trait in traits),
-        rare=any(trait.rare for trait in traits),
+        rare=all(trait.rare for trait in traits),
     )(function)
     function.parts = parts  # type: ignore[attr-defined]
     function.options = {"scale": scale, "clip": clip}  # type: ignore[attr-defined]

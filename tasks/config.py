@@ -583,7 +583,7 @@ class Config(Section):
 
     def write(self, path: Path) -> None:
         """Half of a configuration would be another one, so it is written whole."""
-        write_whole(path, yaml.safe_dump(self.dump(), sort_keys=False, allow_unicode=True))
+        write_whole(path, yaml.dump(self.dump(), Dumper=_Dumper, sort_keys=False, allow_unicode=True))
 
 
 class _Loader(yaml.SafeLoader):
@@ -595,6 +595,8 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
         for key, _ in node.value:
+            if key.tag == "tag:yaml.org,2002:merge":
+                continue
             if not isinstance(key, yaml.ScalarNode) or not isinstance(self.construct_object(key), str):
                 raise _fault("a key must be text; quote it", key)
             if key.value in seen:
@@ -624,6 +626,13 @@ _Loader.add_implicit_resolver(
     list("-+.0123456789"),
 )
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_number)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Puts quotes around text that `_Loader` would take for something else."""
+
+    yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers
+
 
 PATHS = ("data.path", "rewards.cases", "training.accelerate_config")
 

@@ -147,7 +147,7 @@ def _kept_per_token(of: Architecture, checkpointing: bool) -> float:
 def _shares_prompts(config: Config) -> bool:
     """Whether `tasks.shared_prompts` is in force."""
     training = config.training
-    return takes_shortcuts(config) and training.processes == 1 and not training.grpo.get("gradient_checkpointing")
+    return takes_shortcuts(config) and not training.grpo.get("gradient_checkpointing")
 
 
 def _learned_tokens(config: Config, batch: int, prompt: int, completion: int) -> float:

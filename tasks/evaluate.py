@@ -12,6 +12,7 @@ from rewards.registry import is_registered
 from tasks.config import Config
 from tasks.devices import only, visible_devices
 from tasks.engine import choose_engine, vllm_version
+from tasks.errors import UserError
 from tasks.memory import Relief, smaller_evaluation
 from tasks.run import Run, digest, read_json, source_digest, stored, write_json
 from tasks.summary import sampled_summary, summary
@@ -115,7 +116,9 @@ def _together(shares: Sequence[Path], path: Path) -> pd.DataFrame:
 
 
 # What decides on a baseline's answers and scores, beside the rewards; another one is not that of the store.
-BASELINE_CODE = ("cpu", "engine", "evaluate_worker", "generate", "models", "prompts", "scoring", "summary")
+BASELINE_CODE = (
+    "cpu", "engine", "evaluate_worker", "generate", "models", "prompts", "reward_scoring", "scoring", "summary",
+)  # fmt: skip
 
 
 def baseline(
@@ -150,6 +153,7 @@ def baseline_key(run: Run, config: Config, rows_digest: str, model: dict[str, st
             "cpu": bool(config.training.grpo.get("use_cpu")),
             "prompt": config.prompt.model_dump(mode="json"),
             "rewards": [reward.model_dump(mode="json") for reward in config.rewards.functions],
+            "user code": user_code(config),
             # What a reward of the user's reads or calls cannot be told, so its scores belong to this run alone.
             "run": None if all(is_registered(reward.name) for reward in config.rewards.functions) else run.id,
             "evaluation": config.evaluation.model_dump(
@@ -168,12 +172,15 @@ def baseline_key(run: Run, config: Config, rows_digest: str, model: dict[str, st
     )
 
 
-def user_code(config: Config) -> dict[str, str]:
-    """The source of rewards that are files of the user's, and of what lies beside them, which they may import: a
-    changed line is another reward."""
+def user_code(config: Config) -> list[list[str]]:
+    """The source of rewards that are files of the user's, and of what lies beside them, which they may import: name and
+    content of each file. A changed line is another reward. Raises UserError for a file that cannot be read."""
     folders = {reward.file.parent for reward in config.rewards.functions if reward.file}
     files = sorted(file for folder in folders for file in folder.glob("*.py") if file.is_file())
-    return {str(file): file.read_text(encoding="utf-8", errors="replace") for file in files}
+    try:
+        return [[file.name, file.read_text(encoding="utf-8", errors="replace")] for file in files]
+    except OSError as error:
+        raise UserError(f"{error.filename}, beside a reward of yours, cannot be read ({error.strerror})") from None
 
 
 # Libraries that would otherwise fill a log with what is no news.

@@ -8,6 +8,7 @@ import psutil
 import torch
 
 from tasks.estimate import Machine
+from tasks.memory import is_out_of_memory
 
 # What a container may use, by version 2 and 1 of control groups; "max", or more than all RAM, where it is free.
 _LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
@@ -23,7 +24,9 @@ def measure(dtype: torch.dtype, use_cpu: bool) -> Machine:
     memory_gib = (ram_bytes() if use_cpu else torch.cuda.get_device_properties(device).total_memory) / 2**30
     try:
         return Machine(memory_gib, *_speeds(dtype, device))
-    except torch.OutOfMemoryError:
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
         return Machine(memory_gib, None, None)
 
 

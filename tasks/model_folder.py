@@ -15,8 +15,11 @@ def folder_digest(folder: Path) -> str:
     if not (folder / "config.json").is_file():
         raise UserError(f"model.name: the folder {folder} holds no config.json, so it is no model")
     digests = {}
-    for file in sorted(folder.iterdir()):
-        if file.is_file() and file.suffix not in _NEVER_READ:
-            with file.open("rb") as content:
-                digests[file.name] = hashlib.file_digest(content, "sha256").hexdigest()
+    try:
+        for file in sorted(folder.iterdir()):
+            if file.is_file() and file.suffix not in _NEVER_READ:
+                with file.open("rb") as content:
+                    digests[file.name] = hashlib.file_digest(content, "sha256").hexdigest()
+    except OSError as error:
+        raise UserError(f"model.name: {error.filename} cannot be read ({error.strerror})") from None
     return hashlib.sha256(json.dumps(digests).encode()).hexdigest()

@@ -22,22 +22,23 @@ from tasks.run import require_disk, stored
 SAFE_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 
 
-def resolve_model(settings: ModelSettings) -> dict[str, str]:
-    """Where the weights are and which they are: `{"path", "identity"}`.
+def resolve_model(settings: ModelSettings) -> dict[str, Any]:
+    """Where the weights are and which they are: `{"path", "identity", "revision"}`.
 
-    `path` is a local folder or a hub id; `identity` is the same for the same weights (a digest, or the hub's commit).
+    `path` is a local folder or a hub id; `identity` is the same for the same weights (a digest, or the hub's commit);
+    `revision` is that commit, and None for a folder.
     A GGUF file is converted once, into the store. Raises UserError for a model that cannot be found or read.
     """
     if settings.name.startswith("gguf:"):
         return _converted(settings.name)
     folder = Path(settings.name).expanduser()
     if folder.is_dir():
-        found = {"path": str(folder.absolute()), "identity": folder_digest(folder)}
+        found = {"path": str(folder.absolute()), "identity": folder_digest(folder), "revision": None}
         load_architecture(found["path"], settings)
     else:
         architecture = load_architecture(settings.name, settings)
         commit = getattr(architecture, "_commit_hash", None)
-        found = {"path": settings.name, "identity": f"{settings.name}@{commit}"}
+        found = {"path": settings.name, "identity": f"{settings.name}@{commit}", "revision": commit}
     if not _has_safe_weights(found["path"], settings):
         raise UserError(
             f"model.name: {settings.name} has no weights as safetensors ({SAFE_WEIGHTS[0]}); pickled ones can run code "
@@ -94,6 +95,8 @@ def load_tokenizer(path: str, settings: ModelSettings, prompt: PromptSettings) -
             truncation_side="left",
         )
     except Exception as error:  # of its parser, which raises plain ones, or of whatever a file leads it to
+        if isinstance(error, OSError) and "connect" in str(error):  # to the hub, which may heal
+            raise
         raise UserError(
             f"model.name: the tokenizer of {settings.name} cannot be read ({_first_sentence(error)}); save it beside "
             "the weights with save_pretrained, or take another model"
@@ -106,7 +109,7 @@ def load_tokenizer(path: str, settings: ModelSettings, prompt: PromptSettings) -
     teach_opening(tokenizer, prompt)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
-    if tokenizer.pad_token is None:
+    if tokenizer.eos_token is None:
         raise UserError(
             f"model.name: the tokenizer of {settings.name} has no token for the end of a text (eos_token), so no "
             "completion would end; set it and save the tokenizer again, or take another model"
@@ -209,7 +212,7 @@ def _revision(path: str, settings: ModelSettings) -> str | None:
     return None if os.path.isdir(path) else settings.revision
 
 
-def _converted(name: str) -> dict[str, str]:
+def _converted(name: str) -> dict[str, Any]:
     """transformers reads a GGUF file but refuses to save what it read, so the weights move into a plain model."""
     package, _, file = name.removeprefix("gguf:").partition("/")
     spec = importlib.util.find_spec(package) if package.isidentifier() else None
@@ -236,8 +239,8 @@ def _converted(name: str) -> dict[str, str]:
         tokenizer.pad_token = tokenizer.convert_ids_to_tokens(config.pad_token_id)
         tokenizer.save_pretrained(folder)
 
-    return {"path": str(stored("models", key, convert)), "identity": key}
+    return {"path": str(stored("models", key, convert)), "identity": key, "revision": None}
 
 
 def _first_sentence(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0][:200]
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]

@@ -20,6 +20,8 @@ from tasks.training_arguments import grpo_config, lora_config
 from tasks.vllm_server import healthy
 from tasks.worker import run_worker
 
+# Optimizers that are made for the modules of a model, which one weight has not, and their packages.
+OF_WHOLE_MODELS = {"galore": "galore_torch", "apollo": "apollo_torch", "lomo": "lomo_optim", "adalomo": "lomo_optim"}
 OTHERS_GIB = 0.5  # logs, completions, results and the metrics of a run
 
 
@@ -96,22 +98,20 @@ def check_server(config: Config) -> None:
 def try_out(arguments: GRPOConfig) -> None:
     """Raise UserError for values that the trainer comes upon only when it begins: optimizer and schedule of one weight,
     and the settings of generation."""
+    optimizer_name = str(getattr(arguments.optim, "value", arguments.optim))
+    package = next((needed for name, needed in OF_WHOLE_MODELS.items() if optimizer_name.startswith(name)), None)
+    if package and find_spec(package) is None:
+        raise UserError(f"training.optim={optimizer_name} needs the package {package}; pip install it, or take another")
     weight: Any = torch.nn.Linear(1, 1)
     schedule, generation = cast(Any, arguments.lr_scheduler_kwargs), cast(Any, arguments.generation_kwargs)
     try:
-        kind, options = Trainer.get_optimizer_cls_and_kwargs(arguments, weight)
+        kind, options = (torch.optim.SGD, {}) if package else Trainer.get_optimizer_cls_and_kwargs(arguments, weight)
         optimizer = kind(weight.parameters(), **options)
         steps = arguments.get_warmup_steps(100)
         get_scheduler(arguments.lr_scheduler_type, optimizer, steps, 100, schedule or None)
+        names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "cache_implementation")
         GenerationConfig(
-            do_sample=True,
-            temperature=arguments.temperature,
-            top_p=arguments.top_p,
-            top_k=arguments.top_k,
-            min_p=arguments.min_p,
-            repetition_penalty=arguments.repetition_penalty,
-            cache_implementation=arguments.cache_implementation,
-            **(generation or {}),
+            **({"do_sample": True} | {name: getattr(arguments, name) for name in names} | (generation or {}))
         )
     except Exception as error:  # whatever a value leads to, a package that is not installed among it
         raise UserError(f"training cannot begin with these settings: {error}; correct the section training") from None

@@ -61,8 +61,10 @@ def decide(
         return stays(f"It cannot be compared, since version {champion} keeps no answers to test questions")
     if not _same_questions(theirs, results):
         return stays(f"It cannot be compared, since version {champion} was evaluated on other questions")
-    if client.get_model_version(name, champion).tags.get("judge") != judge:
-        return stays(f"It cannot be compared, since version {champion} was judged by other rewards")
+    theirs_by = client.get_model_version(name, champion).tags.get("judge")
+    if theirs_by != judge:
+        what = "does not say by which rewards it was judged" if theirs_by is None else "was judged by other rewards"
+        return stays(f"It cannot be compared, since version {champion} {what}")
     found = compare(theirs, results)
     against = f"against version {champion}, {verdict(found)}"
     if found.better(significance):

@@ -203,16 +203,15 @@ def _promote(
 def judge(config: Config, correct_by: str | None) -> str:
     """The digest of what decides on a version's scores: the reward whose full marks mean a right answer, or, where none
     does, the weighted sum of them all."""
-    if correct_by is None:
-        functions = [one.model_dump(mode="json") for one in config.rewards.functions]
-    else:
-        functions = [
-            one.model_dump(mode="json", exclude={"weight"})
-            for one in config.rewards.functions
-            if one.label == correct_by
-        ]
-    own = all(is_registered(one["name"]) for one in functions)
-    return digest({"rewards": functions, "user code": {} if own else user_code(config)})
+    judges = [one for one in config.rewards.functions if correct_by in (None, one.label)]
+    weightless = {"weight"} if correct_by else set()
+    functions = [
+        # A file is known by what is in it, not by where it lies.
+        one.model_dump(mode="json", exclude=weightless) | ({"name": one.label} if one.file else {})
+        for one in judges
+    ]
+    ours = all(is_registered(one.name) for one in judges)
+    return digest({"rewards": functions, "user code": [] if ours else user_code(config)})
 
 
 def _copy(source: Path, target: Path) -> None:

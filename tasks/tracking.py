@@ -37,6 +37,7 @@ from tasks.statistics import Comparison
 
 logger = logging.getLogger(__name__)
 
+CURSOR = "mlflow.json"  # in the run folder: what has been sent
 PAUSE = 10.0  # seconds between two tries to reach a server that is away
 
 
@@ -270,7 +271,7 @@ class Tracker:
 
     @property
     def _cursor_file(self) -> Path:
-        return self.run.folder / "mlflow.json"
+        return self.run.folder / CURSOR
 
     def _cursor(self) -> dict[str, Any]:
         """What has been sent: the next byte of each file, and of each metric the highest step."""
@@ -368,6 +369,15 @@ class Tracker:
                 (str(error) or type(error).__name__).splitlines()[0][:200],
                 exc_info=not isinstance(error, MlflowException | OSError),
             )
+
+
+def forget_metrics(run: Run, *prefixes: str) -> None:
+    """Let the run's metrics of these names be sent once more for steps that they were sent for."""
+    path = run.folder / CURSOR
+    if path.is_file():
+        cursor = read_json(path)
+        cursor["highest"] = {name: step for name, step in cursor["highest"].items() if not name.startswith(prefixes)}
+        write_json(path, cursor)
 
 
 def close_abandoned(uri: str, flow_run_id: str, outcome: str) -> None:

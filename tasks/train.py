@@ -95,7 +95,7 @@ def launcher(config: Config, folder: Path) -> list[str]:
         write_whole(chosen, yaml.safe_dump(_plain_launch(training.processes)))
     command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(chosen)]
     if training.grpo.get("use_cpu"):
-        threads = os.environ.get("OMP_NUM_THREADS") or max(1, (os.cpu_count() or 1) // training.processes)
+        threads = os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1
         command += ["--cpu", "--num_cpu_threads_per_process", str(threads)]
     return [*command, "--num_processes", str(training.processes), "--module"]
 

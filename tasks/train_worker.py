@@ -15,6 +15,7 @@ from tasks.config import Config
 from tasks.cpu import adapt_trl, trainer_class
 from tasks.dataset import TRL_COLUMNS
 from tasks.errors import UserError
+from tasks.memory import is_out_of_memory
 from tasks.models import load_arguments, load_tokenizer
 from tasks.prompts import build_prompt, encode
 from tasks.scoring import Scorer
@@ -46,6 +47,8 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
             peft_config=lora_config(config),
         )
     except (ValueError, ImportError, NotImplementedError) as error:  # TRL's ways to refuse a combination of settings
+        if is_out_of_memory(error):  # and vLLM's, to say that it found less than its share
+            raise
         raise UserError(f"training cannot begin with these settings: {error}; correct the section training") from None
     trainer.remove_callback(PrinterCallback)  # MetricsFile prints a line that fits on one
     validation = Validation(trainer, config, scorer, pd.read_parquet(job["validation"]), folder)

@@ -37,17 +37,15 @@ def run_worker(work: Callable[[dict[str, Any]], dict[str, Any]]) -> NoReturn:
         # Any of several processes may fail alone (each scores its own completions), so not only the main one tells.
         write_json(path.with_suffix(".error"), {"error": str(error)})
         leave(USER_ERROR_EXIT)
-    except RewardError as error:
-        if not error.is_a_mistake:
-            raise
-        write_json(path.with_suffix(".error"), {"error": f"{error}; correct it"})
-        leave(USER_ERROR_EXIT)
     except Exception as error:
         if is_disk_full(error):
             write_json(path.with_suffix(".error"), {"error": f"{error}: {DISK_FULL}"})
             leave(USER_ERROR_EXIT)
         if not is_out_of_memory(error):
-            raise
+            if not (isinstance(error, RewardError) and error.is_a_mistake):
+                raise
+            write_json(path.with_suffix(".error"), {"error": f"{error}; correct it"})
+            leave(USER_ERROR_EXIT)
         traceback.print_exc()
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         write_json(path.with_suffix(".memory"), {"error": reason[:300]})

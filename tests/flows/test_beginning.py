@@ -1,6 +1,7 @@
 """What a run begins with, and what a later attempt of it goes on with."""
 
 import errno
+import json
 import shutil
 from pathlib import Path
 
@@ -9,10 +10,12 @@ import pytest
 from flows.beginning import begin
 from flows.evaluate import OF_ANOTHER_MODEL
 from flows.resume import _name, parameters_of
+from flows.stages import Context
 from tasks import run as runs
 from tasks.config import load
 from tasks.errors import UserError
 from tasks.model_folder import folder_digest
+from tasks.run import Run, read_json
 
 FIRST, CHANGED = load({}), load({}, {"training.learning_rate": 1e-3})
 
@@ -80,6 +83,10 @@ def test_what_was_judged_by_a_reward_that_has_been_changed_is_judged_again(root)
     run = attempt(settings, warnings).run
     for stage in ("ingest", "check_rewards", "train"):
         run.finish(stage, {})
+    (run.folder / "train").mkdir()
+    (run.folder / "train" / "chosen.json").write_text("{}")
+    sent = {"run_id": "x", "next": {}, "highest": {"baseline/reward": 0, "train/reward": 8}}
+    (run.folder / "mlflow.json").write_text(json.dumps(sent))
     assert attempt(settings, warnings).run.result("check_rewards") == {} and warnings == []
     reward.write_text("def mine(completions, **_):\n    return [1.0 for _ in completions]\n")
     run = attempt(settings, warnings).run
@@ -88,13 +95,38 @@ def test_what_was_judged_by_a_reward_that_has_been_changed_is_judged_again(root)
         "a file of your rewards has been changed since this run began: check_rewards is done again, "
         "and training goes on with the rewards as they are now"
     ]
+    assert not (run.folder / "train" / "chosen.json").exists()
+    assert read_json(run.folder / "mlflow.json")["highest"] == {"train/reward": 8}
     run.finish("check_rewards", {})
     assert attempt(settings, warnings).run.result("check_rewards") == {} and len(warnings) == 1
 
 
+def test_what_began_with_another_record_cannot_be_gone_on_with(root):
+    run = attempt(FIRST).run
+    for damage in ("", "[]", '{"until": "train"}'):
+        (run.folder / "run.json").write_text(damage)
+        with pytest.raises(UserError, match="run.json is damaged, so the run one cannot be gone on with"):
+            attempt(FIRST)
+
+
+def test_a_model_folder_that_is_gone_is_one_sentence(root, untrained_model):
+    folder = shutil.copytree(untrained_model, root / "model")
+    settings = load({"model": {"name": str(folder)}})
+    attempt(settings).run.finish("preflight", {"model": {"path": str(folder), "identity": folder_digest(folder)}})
+    shutil.rmtree(folder)
+    (root / "one" / "results" / "preflight.json").write_text(
+        json.dumps({"model": {"path": "/nowhere/model", "identity": "x"}})
+    )
+    with pytest.raises(UserError, match="the model of the run one is not in /nowhere/model any more; put it back"):
+        attempt(settings)
+
+
 def test_a_run_is_recorded_in_one_mlflow_alone(monkeypatch):
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:secret@host:5000")
-    attempt(FIRST).run.finish("ingest", {})
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:secret@hots:5000")
+    run = attempt(FIRST).run
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://host:5000")  # before the preflight it may have been mistyped
+    attempt(FIRST)
+    run.finish("preflight", {"model": {"path": "some/model", "identity": "x"}})
     attempt(FIRST)
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     with pytest.raises(UserError, match=r"recorded in http://host:5000, but MLFLOW_TRACKING_URI .* means sqlite:\S+;"):
@@ -105,6 +137,8 @@ def test_a_run_does_not_go_on_with_another_model(root, untrained_model):
     folder = shutil.copytree(untrained_model, root / "model")
     settings = load({"model": {"name": str(folder)}})
     attempt(settings).run.finish("preflight", {"model": {"path": str(folder), "identity": folder_digest(folder)}})
+    attempt(settings)
+    (folder / "README.md").write_text("a card")
     attempt(settings)
     (folder / "tokenizer.json").write_text("{}")
     with pytest.raises(UserError, match="the model in .* is another one than when the run one began; put that"):
@@ -122,3 +156,9 @@ def test_what_only_looks_like_a_run_is_none(given):
     attempt(FIRST)
     with pytest.raises(UserError, match="no run"):
         parameters_of(_name(given))
+
+
+def test_what_follows_the_preflight_takes_the_commit_that_it_found():
+    named = Context(Run.open("one"), load({"model": {"name": "Qwen/Qwen2.5-1.5B-Instruct"}}))
+    assert named.pinned({"revision": "abc"}).config.model.revision == "abc"
+    assert named.pinned({"revision": None}).config == named.config

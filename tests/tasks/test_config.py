@@ -187,6 +187,19 @@ def test_a_path_that_cannot_be_one_is_one_sentence(path):
         load({}, {name: path})  # whether it is there is for the stage to say that needs it
 
 
+def test_a_section_may_be_merged_from_an_anchor(tmp_path):
+    text = "training: {<<: &base {max_steps: 3, beta: 0.1}, beta: 0.2}"
+    assert load(write(tmp_path, text)).training.grpo["max_steps"] == 3
+    assert load(write(tmp_path, text)).training.grpo["beta"] == 0.2
+
+
+@pytest.mark.parametrize("text", ["12e4567", "09", "1e5", "-.5", "2024-01-01", "1:30", "null", "yes", "0x1f", "~"])
+def test_text_that_looks_like_something_else_is_stored_as_text(tmp_path, text):
+    config = load({"data": {"revision": text}})
+    config.write(tmp_path / "config.yaml")
+    assert load(tmp_path / "config.yaml").data.revision == text
+
+
 def test_a_home_folder_is_that_in_every_path(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     config = load({}, {"data.path": "~/rows", "rewards.functions": [{"name": "~/mine.py:brevity"}]})

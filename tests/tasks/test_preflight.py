@@ -29,6 +29,7 @@ def begin(folder: Path, **training: Any) -> None:
         },
         {"top_k": 50, "min_p": 0.1, "repetition_penalty": 1.1, "generation_kwargs": {"num_beams": 1}},
         {"sync_ref_model": True, "beta": 0.04},
+        {"generation_kwargs": {"top_k": 20, "repetition_penalty": 1.2}},
     ],
     ids=str,
 )
@@ -39,7 +40,7 @@ def test_what_can_be_done_is_begun(training, tmp_path):
 @pytest.mark.parametrize(
     ("training", "words"),
     [
-        ({"optim": "lomo"}, "training cannot begin with these settings: .*lomo"),
+        ({"optim": "lomo"}, "training.optim=lomo needs the package lomo_optim; pip install it"),
         ({"optim": "adamw_8bit"}, "training cannot begin with these settings: .*bitsandbytes"),
         ({"optim_args": "x"}, "training cannot begin"),
         ({"lr_scheduler_type": "cosine_with_min_lr"}, "training cannot begin"),
