@@ -33,7 +33,7 @@ def resolve_model(settings: ModelSettings) -> dict[str, Any]:
         return _converted(settings.name)
     folder = Path(settings.name).expanduser()
     if folder.is_dir():
-        found = {"path": str(folder.absolute()), "identity": folder_digest(folder), "revision": None}
+        found: dict[str, Any] = {"path": str(folder.absolute()), "identity": folder_digest(folder), "revision": None}
         load_architecture(found["path"], settings)
     else:
         architecture = load_architecture(settings.name, settings)
