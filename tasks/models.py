@@ -142,13 +142,14 @@ def load_model(path: str, settings: ModelSettings, use_cpu: bool) -> Any:
 def load_empty(path: str, architecture: Any, settings: ModelSettings) -> Any:
     """The model without its weights, on torch's meta device.
 
-    Raises UserError for one that is no causal language model, or, where it is a folder, whose weights are damaged or
-    not those that its configuration means.
+    Raises UserError for one that is no causal language model, or, where it is a folder of plain weights, for weights
+    that are damaged or not those that its configuration means.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            if not os.path.isdir(path):  # whose weights would have to be fetched first
+            # A hub model's weights would have to be fetched first, and quantized ones need their own package and a GPU.
+            if not os.path.isdir(path) or getattr(architecture, "quantization_config", None):
                 with torch.device("meta"):
                     return AutoModelForCausalLM.from_config(architecture, trust_remote_code=settings.trust_remote_code)
             loaded: Any = AutoModelForCausalLM.from_pretrained(

@@ -140,6 +140,14 @@ def test_weights_that_are_not_those_of_the_model_are_refused_before_anything_is_
         load_empty(str(folder), of, settings(folder))
 
 
+def test_quantized_weights_are_left_to_their_own_package(folder):
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+    (folder / "config.json").write_text(json.dumps(config))
+    of = load_architecture(str(folder), settings(folder))
+    assert {weight.device.type for weight in load_empty(str(folder), of, settings(folder)).parameters()} == {"meta"}
+
+
 def test_a_model_that_lacks_weights_is_not_loaded_either(folder):
     edited(folder, without_a_layer)
     with pytest.raises(UserError, match="which would be drawn at random"):
