@@ -24,11 +24,11 @@ def begin(run_id: str, settings: Config, warn: Callable[[str], None], until: str
     cannot be written to, or where the run would be recorded in another MLflow or go on with another model.
     """
     run = Run.open(run_id)
+    run.claim(on_wait=warn)
     try:
-        run.claim(on_wait=warn)
         kept = _kept(run, settings, warn)
     except OSError as error:
-        raise _unwritable(run, error) from None
+        raise run.unwritable(error) from None
     if until is None:
         return Context(run, kept)
     record = {
@@ -40,15 +40,8 @@ def begin(run_id: str, settings: Config, warn: Callable[[str], None], until: str
     try:
         write_json(run.folder / "run.json", record)
     except OSError as error:
-        raise _unwritable(run, error) from None
+        raise run.unwritable(error) from None
     return Context(run, kept)
-
-
-def _unwritable(run: Run, error: OSError) -> UserError:
-    return UserError(
-        f"the run folder {run.folder} cannot be written to ({error.strerror}); "
-        "free some of its disk, or set GRPO_RUNS to a folder that you may write to"
-    )
 
 
 def _kept(run: Run, settings: Config, warn: Callable[[str], None]) -> Config:

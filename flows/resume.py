@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         run_id = _name(parser.parse_args(arguments).run)
         parameters = parameters_of(run_id)
-        _claim(run_id)
+        Run.open(run_id).claim()
         check_prefect()
         known = _flow_run(run_id)
     except UserError as error:
@@ -50,14 +50,6 @@ def _name(given: str) -> str:
     if given.rstrip("/") != name and Path(given).resolve().parent != runs_root().resolve():
         raise UserError(f"{given} is no run in {runs_root()}; give its id, which is the name of its folder there")
     return name
-
-
-def _claim(run_id: str) -> None:
-    run = Run.open(run_id)
-    try:
-        run.claim()
-    except OSError as error:
-        raise UserError(f"the run folder {run.folder} cannot be written to ({error.strerror}); mend that") from None
 
 
 def parameters_of(run_id: str) -> dict[str, Any]:

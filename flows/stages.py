@@ -17,7 +17,7 @@ from flows.cancellation import RunCancelled, heeding_cancellation
 from flows.gpu import gpu_slot
 from flows.leaving import leaving_in_time
 from tasks.config import Config, load
-from tasks.errors import DISK_FULL, UserError, WorkerFailed, is_disk_full
+from tasks.errors import DISK_FULL, UserError, WorkerFailed, first_line, is_disk_full
 from tasks.run import Run
 
 P = ParamSpec("P")
@@ -114,7 +114,7 @@ def run_stages(work: Callable[[], State], last_word: str) -> State:
 
 def of_mlflow(error: MlflowException) -> str:
     """What MLflow says, without what it says it in."""
-    return f"MLflow did not take the record ({str(error).strip().splitlines()[0][:300]})"
+    return f"MLflow did not take the record ({first_line(error, 300)})"
 
 
 class _NoRepetition(logging.Filter):

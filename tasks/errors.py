@@ -33,6 +33,11 @@ class OutOfMemory(WorkerFailed):
         self.for_vllm = for_vllm
 
 
+def first_line(error: BaseException, length: int = 200) -> str:
+    """What an error says in its first line, or else what it is."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:length]
+
+
 def is_disk_full(error: BaseException) -> bool:
     """Whether an error is that a file could not be written for want of space; safetensors raises one of its own."""
     return (isinstance(error, OSError) and error.errno == errno.ENOSPC) or "No space left on device" in str(error)

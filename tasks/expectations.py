@@ -22,8 +22,8 @@ from tasks.dataset import OWN_COLUMNS
 from tasks.errors import UserError
 from tasks.overlap import NGRAM
 
-# Both parts around the mark are free of it, so it stands there once.
 ONE_MARK_EACH = "every answer has exactly one ####"
+# Both parts around the mark are free of it, so it stands there once.
 ONE_MARK = r"\A(?:(?!####)[\s\S])*####(?:(?!####)[\s\S])*\Z"
 # Neither white space (RE2 knows only ASCII's by \s) nor what takes no space on the page.
 SEEN = (

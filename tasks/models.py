@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import cached_file, has_file
 
 from tasks.config import ModelSettings, PromptSettings
-from tasks.errors import UserError
+from tasks.errors import UserError, first_line
 from tasks.model_folder import folder_digest
 from tasks.prompts import build_prompt, encode, teach_opening
 from tasks.run import require_disk, stored
@@ -72,12 +72,10 @@ def load_architecture(path: str, settings: ModelSettings) -> Any:
                 "and set model.trust_remote_code=true"
             ) from None
         if os.path.isdir(path):
-            raise UserError(
-                f"model.name: the folder {path} cannot be read as a model: {_first_sentence(error)}"
-            ) from None
+            raise UserError(f"model.name: the folder {path} cannot be read as a model: {first_line(error)}") from None
         raise UserError(
             f"model.name: {settings.name!r} is neither a folder here nor a model that the hub gives "
-            f"({_first_sentence(error)}); check the spelling, the access, or give a local folder"
+            f"({first_line(error)}); check the spelling, the access, or give a local folder"
         ) from None
 
 
@@ -98,7 +96,7 @@ def load_tokenizer(path: str, settings: ModelSettings, prompt: PromptSettings) -
         if isinstance(error, OSError) and "connect" in str(error):  # to the hub, which may heal
             raise
         raise UserError(
-            f"model.name: the tokenizer of {settings.name} cannot be read ({_first_sentence(error)}); save it beside "
+            f"model.name: the tokenizer of {settings.name} cannot be read ({first_line(error)}); save it beside "
             "the weights with save_pretrained, or take another model"
         ) from None
     if prompt.conversational and not tokenizer.chat_template:
@@ -124,7 +122,7 @@ def check_prompt(tokenizer: Any, settings: ModelSettings, prompt: PromptSettings
     except Exception as error:  # what a template raises is up to whoever wrote it
         system = ", and prompt.system to null if it takes no system prompt" if prompt.system else ""
         raise UserError(
-            f"the chat template of {settings.name} cannot write the prompt ({_first_sentence(error)}); mend the "
+            f"the chat template of {settings.name} cannot write the prompt ({first_line(error)}); mend the "
             f"template, or set prompt.conversational to false{system}"
         ) from None
 
@@ -161,13 +159,10 @@ def load_empty(path: str, architecture: Any, settings: ModelSettings) -> Any:
                 output_loading_info=True,
             )
         except ValueError as error:
-            raise UserError(
-                f"model.name: {settings.name} is no causal language model ({_first_sentence(error)})"
-            ) from None
+            raise UserError(f"model.name: {settings.name} is no causal language model ({first_line(error)})") from None
         except (OSError, KeyError, RuntimeError, SafetensorError) as error:
             raise UserError(
-                f"model.name: the weights in {path} cannot be loaded ({_first_sentence(error)}); copy or save the "
-                "model anew"
+                f"model.name: the weights in {path} cannot be loaded ({first_line(error)}); copy or save the model anew"
             ) from None
     model, found = loaded
     _refuse_missing(found, settings)
@@ -241,7 +236,3 @@ def _converted(name: str) -> dict[str, Any]:
         tokenizer.save_pretrained(folder)
 
     return {"path": str(stored("models", key, convert)), "identity": key, "revision": None}
-
-
-def _first_sentence(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]

@@ -80,6 +80,20 @@ class Run:
         """
         if self.folder in _claimed:
             return
+        try:
+            _claimed[self.folder] = self._hold(on_wait)
+        except OSError as error:
+            raise self.unwritable(error) from None
+
+    def unwritable(self, error: OSError) -> UserError:
+        """What to tell the user where a file of the run cannot be written."""
+        return UserError(
+            f"the run folder {self.folder} cannot be written to ({error.strerror}); "
+            "free some of its disk, or set GRPO_RUNS to a folder that you may write to"
+        )
+
+    def _hold(self, on_wait: Callable[[str], None] | None) -> IO[str]:
+        """The run's lock, once it is ours."""
         file = (self.folder / "lock").open("a+")
         told = False
         while True:
@@ -98,7 +112,7 @@ class Run:
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()
-        _claimed[self.folder] = file
+        return file
 
     def release(self) -> None:
         """Give the run back before this process ends."""

@@ -31,7 +31,7 @@ from mlflow.utils.validation import MAX_ENTITY_KEY_LENGTH, MAX_PARAM_VAL_LENGTH
 
 from tasks import metrics as metrics_file
 from tasks.config import RegistrySettings
-from tasks.errors import UserError
+from tasks.errors import UserError, first_line
 from tasks.run import Run, read_json, runs_root, write_json
 from tasks.statistics import Comparison
 
@@ -104,7 +104,7 @@ def _check_database(uri: str) -> None:
         open_client(uri)
     except (sqlalchemy.exc.SQLAlchemyError, MlflowException, ImportError, OSError) as error:
         raise UserError(
-            f"the MLflow database {without_password(uri)} cannot be opened ({str(error).splitlines()[0][:200]}); "
+            f"the MLflow database {without_password(uri)} cannot be opened ({first_line(error)}); "
             "correct registry.tracking_uri or MLFLOW_TRACKING_URI"
         ) from None
 
@@ -258,7 +258,7 @@ class Tracker:
             if not self._silent_until:
                 logger.warning(
                     "MLflow cannot be reached (%s); metrics are kept in %s and sent later",
-                    str(error).splitlines()[0][:200],
+                    first_line(error),
                     path,
                 )
             self._silent_until = time.monotonic() + PAUSE
@@ -366,7 +366,7 @@ class Tracker:
             logger.warning(
                 "MLflow could not be told that the run has ended (%s); it counts as running there until it is gone on "
                 "with",
-                (str(error) or type(error).__name__).splitlines()[0][:200],
+                first_line(error),
                 exc_info=not isinstance(error, MlflowException | OSError),
             )
 

@@ -14,7 +14,7 @@ from transformers import PrinterCallback, Trainer, TrainerState
 from tasks.config import Config
 from tasks.cpu import adapt_trl, trainer_class
 from tasks.dataset import TRL_COLUMNS
-from tasks.errors import UserError
+from tasks.errors import UserError, first_line
 from tasks.memory import is_out_of_memory
 from tasks.models import load_arguments, load_tokenizer
 from tasks.prompts import build_prompt, encode
@@ -64,7 +64,7 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
     except RuntimeError as error:
         if all_finite(trainer.model):
             raise
-        step, reason = trainer.state.global_step, str(error).splitlines()[0]
+        step, reason = trainer.state.global_step, first_line(error, 300)
         raise UserError(f"training was stopped at step {step}: {broken(reason)}") from None
     if saver.ended:
         print(f"asked to end: saved checkpoint-{trainer.state.global_step}", flush=True)

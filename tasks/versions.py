@@ -6,7 +6,7 @@ from mlflow.artifacts import download_artifacts
 from mlflow.exceptions import MlflowException
 
 from tasks.config import RegistrySettings
-from tasks.errors import UserError
+from tasks.errors import UserError, first_line
 from tasks.run import digest, stored
 from tasks.tracking import check_reachable, open_client, tracking_uri
 
@@ -27,14 +27,14 @@ def local_model(uri: str, registry: RegistrySettings) -> str:
         version = client.get_model_version_by_alias(name, alias) if at else client.get_model_version(name, number)
         source = client.get_model_version_download_uri(name, version.version)
     except MlflowException as error:
-        raise UserError(f"{uri} is not in the registry at {tracking} ({str(error).splitlines()[0]})") from None
+        raise UserError(f"{uri} is not in the registry at {tracking} ({first_line(error, 300)})") from None
 
     def fetch(folder: Path) -> None:
         try:
             download_artifacts(f"{source}/model", dst_path=str(folder), tracking_uri=tracking)
         except (MlflowException, OSError) as error:
             raise UserError(
-                f"{uri} holds no merged weights ({str(error).splitlines()[0]}); register it with registry.merged=true"
+                f"{uri} holds no merged weights ({first_line(error, 300)}); register it with registry.merged=true"
             ) from None
 
     key = digest([tracking, name, str(version.version), version.run_id])

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rewards.errors import RewardError
-from tasks.errors import DISK_FULL, UserError, is_disk_full
+from tasks.errors import DISK_FULL, UserError, first_line, is_disk_full
 from tasks.memory import is_out_of_memory
 from tasks.run import write_json
 
@@ -47,8 +47,7 @@ def run_worker(work: Callable[[dict[str, Any]], dict[str, Any]]) -> NoReturn:
             write_json(path.with_suffix(".error"), {"error": f"{error}; correct it"})
             leave(USER_ERROR_EXIT)
         traceback.print_exc()
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        write_json(path.with_suffix(".memory"), {"error": reason[:300]})
+        write_json(path.with_suffix(".memory"), {"error": first_line(error, 300)})
         leave(MEMORY_EXIT)
     if main_process:
         write_json(path.with_suffix(".result"), result)

@@ -79,6 +79,13 @@ def test_a_run_that_another_process_holds_is_refused_or_waited_for():
         holder.wait()
 
 
+def test_a_run_whose_lock_cannot_be_written_is_one_sentence():
+    run = Run.open("locked")
+    (run.folder / "lock").mkdir()
+    with pytest.raises(UserError, match="locked cannot be written to .*; free some of its disk, or set GRPO_RUNS"):
+        run.claim()
+
+
 def test_attempts_are_counted_by_stage_and_not_by_share():
     run = Run.open("counted")
     for name in ("train", "evaluate", "evaluate.1", "train"):
