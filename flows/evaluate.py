@@ -14,10 +14,11 @@ from prefect.states import Completed, Failed
 from flows.beginning import begin
 from flows.hooks import end_record
 from flows.shared_stages import ingest, preflight, score_untrained, validate
-from flows.stages import REFUSED, Context, run_stages, stage
+from flows.stages import REFUSED, Context, log_line, run_stages, stage
 from flows.tags import run_tags
 from tasks.config import load
 from tasks.errors import UserError
+from tasks.preflight import preflight_worker
 from tasks.report import score_text
 from tasks.tracking import Tracker
 from tasks.versions import local_model
@@ -59,7 +60,8 @@ def evaluate(
 
 
 def _run(context: Context, model: str) -> State:
-    found = preflight(context)
+    with preflight_worker(context.run, on_line=log_line) as worker:
+        found = preflight(context, worker)
     context = context.pinned(found["model"])
     data = validate(context, ingest(context))["data"]
     with Tracker.open(

@@ -28,8 +28,10 @@ from tasks.errors import UserError
 from tasks.estimate import Architecture, Machine, judge
 from tasks.estimate import estimate as estimate_needs
 from tasks.outcome import Outcome
+from tasks.preflight import preflight_worker
 from tasks.prompt_lengths import prompt_lengths as measure_prompts
 from tasks.prune import prune_checkpoints
+from tasks.supervise import Worker
 from tasks.tracking import Tracker
 from tasks.validate import gate_numbers
 
@@ -44,8 +46,10 @@ def check_rewards(context: Context, data: dict[str, Any]) -> dict[str, Any]:
 
 
 @stage("prompt_lengths")
-def prompt_lengths(context: Context, data: dict[str, Any], model: dict[str, str]) -> dict[str, Any]:
-    return measure_prompts(context.run, context.config, data, model, on_line=log_line)
+def prompt_lengths(
+    context: Context, data: dict[str, Any], model: dict[str, str], worker: Worker | None
+) -> dict[str, Any]:
+    return measure_prompts(context.config, data, model, worker, on_line=log_line)
 
 
 @stage("estimate")
@@ -131,20 +135,14 @@ def grpo(
 
 def _run(context: Context, until: Stage) -> State:
     """The gates, and what comes after them."""
-    # What needs the model is tried first; the gates alone need none, and run on any machine.
-    found = preflight(context) if until not in GATES else {}
-    context = context.pinned(found["model"]) if found else context
-    data = ingest(context)
-    if until == "ingest":
+    if until in GATES:  # they need no model, and run on any machine
+        _pass_gates(context, until)
         return _stopped(until)
-    validated = validate(context, data)
-    data = validated["data"]
-    if until == "validate":
-        return _stopped(until)
-    checked = check_rewards(context, data)
-    if until == "check_rewards":
-        return _stopped(until)
-    lengths = prompt_lengths(context, data, found["model"])
+    with preflight_worker(context.run, on_line=log_line) as worker:
+        found = preflight(context, worker)
+        context = context.pinned(found["model"])
+        data, validated, checked = _pass_gates(context)
+        lengths = prompt_lengths(context, data, found["model"], worker)
     needs = estimate(context, found, lengths)
     # Only what has passed the gates appears in MLflow.
     settings = context.config
@@ -154,6 +152,19 @@ def _run(context: Context, until: Stage) -> State:
         record_gates(context, tracker, validated, checked)
         tracker.metrics({f"estimate/{name}": value for name, value in needs.items() if value is not None})
         return _train_and_judge(context, tracker, until, data, found["model"])
+
+
+def _pass_gates(
+    context: Context, last: Stage = "check_rewards"
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """The data to go on with, and what the two gates found, as far as the stage `last`."""
+    data, validated, checked = ingest(context), {}, {}
+    if last != "ingest":
+        validated = validate(context, data)
+        data = validated["data"]
+    if last == "check_rewards":
+        checked = check_rewards(context, data)
+    return data, validated, checked
 
 
 def _train_and_judge(

@@ -1,6 +1,8 @@
 """The stages that more than one flow begins with."""
 
+from importlib import import_module
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from prefect import get_run_logger
@@ -10,13 +12,16 @@ from flows.stages import Context, log_line, stage
 from tasks import evaluate as evaluate_stage
 from tasks.ingest import ingest as ingest_data
 from tasks.preflight import preflight as preflight_checks
+from tasks.supervise import Worker
 from tasks.validate import gate_table
 from tasks.validate import validate as validate_data
 
 
 @stage("preflight")
-def preflight(context: Context) -> dict[str, Any]:
-    return preflight_checks(context.run, context.config, on_line=log_line)
+def preflight(context: Context, worker: Worker | None) -> dict[str, Any]:
+    # Great Expectations takes seconds to import, and all that this process has to do here is to wait for a worker.
+    Thread(target=import_module, args=("tasks.expectation_run",), daemon=True).start()
+    return preflight_checks(context.run, context.config, worker)
 
 
 @stage("ingest", retries=3, delays=[5, 30, 120])

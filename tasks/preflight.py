@@ -1,20 +1,46 @@
 """Stage before all others: whatever would stop the run later and can be known now."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from tasks.config import Config
 from tasks.evaluate import QUIET
 from tasks.named_files import check_files
 from tasks.run import Run, require_disk
-from tasks.supervise import run_job
+from tasks.supervise import Worker
 from tasks.tracking import check_reachable, tracking_uri
 
 LEAST_GIB = 0.5  # of disk, to begin at all
+JOBS = ("preflight", "prompt_lengths")  # of its worker; stages by the same names give them
 
 
-def preflight(run: Run, config: Config, on_line: Callable[[str], None]) -> dict[str, Any]:
-    """Check disk, named files and MLflow, then, in a child, device, TRL's and peft's own opinion, and the model.
+@contextmanager
+def preflight_worker(run: Run, on_line: Callable[[str], None]) -> Iterator[Worker | None]:
+    """The child that knows torch, TRL and the model: for `preflight`, and for `prompt_lengths` when there are data.
+
+    None where an earlier attempt has finished both.
+    """
+    waiting = [stage for stage in JOBS if run.result(stage) is None]
+    if not waiting:
+        yield None
+        return
+    worker = Worker(
+        "tasks.preflight_worker",
+        run.folder / "preflight",
+        log=run.log_file(waiting[0]),
+        on_line=on_line,
+        jobs=JOBS,
+        environment=QUIET,
+    )
+    try:
+        yield worker
+    finally:
+        worker.end()
+
+
+def preflight(run: Run, config: Config, worker: Worker | None) -> dict[str, Any]:
+    """Check disk, named files and MLflow, then, by the worker, device, TRL's and peft's own opinion, and the model.
 
     Gives `{"model": {"path", "identity"}, "engine", "dtype", "gpus", "disk_gib", "architecture", "machine"}`, the last
     two as `tasks.estimate` has them. Raises UserError.
@@ -22,15 +48,8 @@ def preflight(run: Run, config: Config, on_line: Callable[[str], None]) -> dict[
     require_disk(run.folder, LEAST_GIB, "a run")
     check_files(config)
     check_reachable(tracking_uri(config.registry))
-    folder = run.folder / "preflight"
-    found = run_job(
-        "tasks.preflight_worker",
-        {"config": config.dump(), "scratch": str(folder)},
-        folder,
-        log=run.log_file("preflight"),
-        on_line=on_line,
-        environment=QUIET,
-        time_limit=600,
-    )
+    assert worker
+    worker.give({"config": config.dump(), "scratch": str(run.folder / "preflight")}, "preflight")
+    found = worker.answer(time_limit=600)
     require_disk(run.folder, found["disk_gib"], "this run, with its checkpoints and the merged model,")
     return found

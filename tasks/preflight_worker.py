@@ -1,4 +1,7 @@
-"""Worker: build the real `GRPOConfig` and `LoraConfig`, and find the model, before anything else is done."""
+"""Worker: build the real `GRPOConfig` and `LoraConfig`, and find the model, before anything else is done.
+
+Then it waits for the data, to count the tokens of the prompts: what it has imported would take seconds once more.
+"""
 
 import warnings
 from dataclasses import asdict
@@ -16,6 +19,7 @@ from tasks.errors import UserError
 from tasks.estimate import Architecture
 from tasks.machine import measure
 from tasks.models import check_prompt, load_architecture, load_empty, load_tokenizer, pick_dtype, resolve_model
+from tasks.prompt_tokens import count_tokens
 from tasks.training_arguments import grpo_config, lora_config
 from tasks.vllm_server import healthy
 from tasks.worker import run_worker
@@ -175,4 +179,4 @@ def disk_gib(sizes: Architecture, config: Config) -> float:
 
 
 if __name__ == "__main__":
-    run_worker(preflight)
+    run_worker(preflight, count_tokens)

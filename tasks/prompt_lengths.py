@@ -1,6 +1,6 @@
 """Part of the data gate: how many tokens the prompts have, against the configured limit.
 
-It needs the model's tokenizer, so it waits until preflight has found the model, and runs in a child.
+It needs the model's tokenizer, so it waits until preflight has found the model, and is done by the preflight's worker.
 """
 
 from collections.abc import Callable
@@ -9,13 +9,12 @@ from typing import Any
 
 from tasks.config import Config
 from tasks.errors import UserError
-from tasks.evaluate import QUIET
-from tasks.run import Run, digest, read_json, source_digest, stored, write_json
-from tasks.supervise import run_job
+from tasks.run import digest, read_json, source_digest, stored, write_json
+from tasks.supervise import Worker
 
 
 def prompt_lengths(
-    run: Run, config: Config, data: dict[str, Any], model: dict[str, str], on_line: Callable[[str], None]
+    config: Config, data: dict[str, Any], model: dict[str, str], worker: Worker | None, on_line: Callable[[str], None]
 ) -> dict[str, Any]:
     """For each split {min, median, mean, max} of the prompts in tokens, and how many are above `prompt.max_tokens`.
 
@@ -23,22 +22,16 @@ def prompt_lengths(
     """
 
     def make(folder: Path) -> None:
-        result = run_job(
-            "tasks.prompt_lengths_worker",
-            {"config": config.dump(), "data": data["folder"], "model": model["path"]},
-            run.folder / "prompt_lengths",
-            log=run.log_file("prompt_lengths"),
-            on_line=on_line,
-            environment=QUIET,
-        )
-        write_json(folder / "lengths.json", result)
+        assert worker
+        worker.give({"config": config.dump(), "data": data["folder"], "model": model["path"]}, "prompt_lengths")
+        write_json(folder / "lengths.json", worker.answer())
 
     key = digest(
         {
             "data": data["digest"],
             "model": model["identity"],
             "prompt": config.prompt.model_dump(mode="json"),
-            "code": source_digest("tasks/prompts.py", "tasks/prompt_lengths_worker.py"),
+            "code": source_digest("tasks/prompts.py", "tasks/prompt_tokens.py"),
         }
     )
     lengths: dict[str, Any] = read_json(stored("prompt_lengths", key, make) / "lengths.json")

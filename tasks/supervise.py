@@ -76,18 +76,17 @@ def run_jobs(
     with contextlib.ExitStack() as ending:
         for part in parts:
             heard = (lambda _: None) if workers else on_line
-            workers.append(
-                Worker(
-                    module,
-                    part.job,
-                    part.folder,
-                    log=part.log,
-                    on_line=heard,
-                    launcher=launcher,
-                    environment={**(environment or {}), **part.environment},
-                )
+            worker = Worker(
+                module,
+                part.folder,
+                log=part.log,
+                on_line=heard,
+                launcher=launcher,
+                environment={**(environment or {}), **part.environment},
             )
-            ending.callback(workers[-1].end, grace)
+            ending.callback(worker.end, grace)
+            worker.give(part.job)
+            workers.append(worker)
         for worker in workers:  # the last one in comes first: all are asked before the first is waited for
             ending.callback(worker.ask_to_end)
         while len(codes) < len(workers) and not any(codes.values()):
@@ -97,10 +96,7 @@ def run_jobs(
             if on_tick:
                 on_tick()
             if time_limit is not None and time.monotonic() - started > time_limit:
-                last = f" It was last heard of with: {workers[0].tail[-1]}" if workers[0].tail else ""
-                raise UserError(
-                    f"{module} ran past {limit_setting} of {time_limit:g} s and was ended; {limit_advice}.{last}"
-                )
+                raise workers[0].late(f"{limit_setting} of {time_limit:g} s", limit_advice)
     if on_tick:
         on_tick()  # once more, for what the workers left in their last second
     failed = [worker for worker, code in codes.items() if code]
@@ -108,28 +104,30 @@ def run_jobs(
 
 
 class Worker:
-    """`python -m module` (or `launcher … --module module`) on a job, until it ends by itself or is ended.
+    """`python -m module` (or `launcher … --module module`), until it has done its jobs or is ended.
 
-    Its output is handed on by `wait` or `check`, one of which is to be called every second or so.
+    Its output is handed on by `answer`, `wait` or `check`, one of which is to be called every second or so.
     """
 
     def __init__(
         self,
         module: str,
-        job: dict[str, Any],
         folder: Path,
         *,
         log: Path,
         on_line: Callable[[str], None],
+        jobs: Sequence[str] = (),
         launcher: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
     ) -> None:
+        """`jobs` are names for what the module can do, in its order; by default it can do one thing."""
         folder.mkdir(parents=True, exist_ok=True)
         self._module, self._log = module, log
-        self._job = folder / f"{module.rpartition('.')[2]}.job"
-        for kind in (".result", ".error", ".memory"):
-            self._job.with_suffix(kind).unlink(missing_ok=True)
-        write_json(self._job, job)
+        self._jobs = [folder / f"{name}.job" for name in jobs or (module.rpartition(".")[2],)]
+        self._job = self._jobs[0]
+        for job in self._jobs:
+            for kind in (".job", ".result", ".error", ".memory"):
+                job.with_suffix(kind).unlink(missing_ok=True)
         self.tail: deque[str] = deque(maxlen=30)
         """The last lines of its output."""
         self._signs = memory.Signs()
@@ -142,7 +140,7 @@ class Worker:
 
         kept = log.open("ab")
         self._process = subprocess.Popen(
-            [*(launcher or (sys.executable, "-m")), module, str(self._job)],
+            [*(launcher or (sys.executable, "-m")), module, *map(str, self._jobs)],
             cwd=PROJECT,
             stdin=subprocess.PIPE,  # never written to; its closing tells the worker that we are gone
             stdout=subprocess.PIPE,
@@ -151,6 +149,26 @@ class Worker:
             env=os.environ | {"PYTHONUNBUFFERED": "1", "GRPO_SUPERVISED": "1"} | dict(environment or {}),
         )
         self._output = _Output(self._process, kept, line_seen)
+
+    def give(self, job: dict[str, Any], name: str | None = None) -> None:
+        """Let it begin with `job`, by the name `name` of its jobs."""
+        self._job = self._jobs[0] if name is None else self._jobs[0].with_name(f"{name}.job")
+        assert self._job in self._jobs
+        write_json(self._job, job)
+
+    def answer(self, time_limit: float | None = None) -> dict[str, Any]:
+        """Wait for the result of the job that was given last; raises as `result` does, and UserError after
+        `time_limit` seconds."""
+        started = time.monotonic()
+        while (code := self.wait(0.1)) is None and not self._left(".result"):
+            if time_limit is not None and time.monotonic() - started > time_limit:
+                raise self.late(f"its time limit of {time_limit:g} s")
+        return self.result(code or 0)
+
+    def late(self, limit: str, advice: str = "what it waited for may be there on another attempt") -> UserError:
+        """What to tell the user when it is ended for the time that it takes."""
+        last = f" It was last heard of with: {self.tail[-1]}" if self.tail else ""
+        return UserError(f"{self._module} ran past {limit} and was ended; {advice}.{last}")
 
     def wait(self, timeout: float) -> int | None:
         """Hand on its output for `timeout` seconds, or until there is some; its exit code once it has ended."""

@@ -53,30 +53,28 @@ def generation_server(
     on_cpu = bool(config.training.grpo.get("use_cpu"))
     gpus = visible_devices(wanted.gpus, after=config.training.processes)
     port, group_port = _free_port(), _free_port()
+    arguments = {
+        "model": model["path"],
+        "revision": None if os.path.isdir(model["path"]) else config.model.revision,
+        "host": HOST,
+        "port": port,
+        "tensor_parallel_size": wanted.gpus,
+        "gpu_memory_utilization": wanted.memory,
+        "dtype": "auto" if config.model.dtype == "auto" else config.model.dtype,
+        "max_model_len": config.training.grpo.get("vllm_max_model_length"),
+        "enforce_eager": on_cpu,
+        "trust_remote_code": config.model.trust_remote_code,
+        "log_level": "warning",
+    }
     worker = Worker(
         "tasks.vllm_server_worker",
-        {
-            "on_cpu": on_cpu,
-            "arguments": {
-                "model": model["path"],
-                "revision": None if os.path.isdir(model["path"]) else config.model.revision,
-                "host": HOST,
-                "port": port,
-                "tensor_parallel_size": wanted.gpus,
-                "gpu_memory_utilization": wanted.memory,
-                "dtype": "auto" if config.model.dtype == "auto" else config.model.dtype,
-                "max_model_len": config.training.grpo.get("vllm_max_model_length"),
-                "enforce_eager": on_cpu,
-                "trust_remote_code": config.model.trust_remote_code,
-                "log_level": "warning",
-            },
-        },
         run.folder / "vllm_server",
         log=run.log_file("vllm_server"),
         on_line=on_line,
         environment=QUIET | (prepare_environment(config) if on_cpu else only(gpus)),
     )
     try:
+        worker.give({"on_cpu": on_cpu, "arguments": arguments})
         _await_health(worker, port, wanted.start_seconds, on_line)
         told = {
             "vllm_mode": "server",

@@ -1,6 +1,7 @@
 """The frame of every worker program: read the job, do it, leave a result or a sentence.
 
-A worker is started by `tasks.supervise` as `python -m tasks.SOMETHING JOB.json` (or through `accelerate launch`).
+A worker is started by `tasks.supervise` as `python -m tasks.SOMETHING A.job B.job` (or through `accelerate launch`). It
+waits for its jobs, since one may be known only when another is done, and to import what both need takes seconds.
 It leaves `result`, `error` or `memory` (where that ran out) beside the job. It ends itself when its supervisor is gone:
 its standard input is a pipe that nobody writes to, and that closes with the supervisor, however that one died. A
 parent-death signal would not do, since the launcher of a distributed job stands between the two.
@@ -11,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -25,10 +27,27 @@ USER_ERROR_EXIT = 3
 MEMORY_EXIT = 4
 
 
-def run_worker(work: Callable[[dict[str, Any]], dict[str, Any]]) -> NoReturn:
-    """Do `work(job)` for the job file named on the command line, and exit."""
+Work = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+def run_worker(*works: Work) -> NoReturn:
+    """Do each `work(job)` as soon as its job file is there, in whatever order they come, and exit.
+
+    The command line names the job files, one for each of `works`.
+    """
     _die_with_supervisor()
-    path = Path(sys.argv[1])
+    awaited = dict(zip(map(Path, sys.argv[1:]), works, strict=True))
+    while awaited:
+        given = [path for path in awaited if path.exists()]
+        for path in given:
+            _do(awaited.pop(path), path)
+        if not given:
+            time.sleep(0.05)
+    leave(0)
+
+
+def _do(work: Work, path: Path) -> None:
+    """Leave the result beside the job, or where there is none the reason, and exit."""
     job = json.loads(path.read_text(encoding="utf-8"))
     main_process = os.environ.get("RANK", "0") == "0"
     try:
@@ -51,7 +70,6 @@ def run_worker(work: Callable[[dict[str, Any]], dict[str, Any]]) -> NoReturn:
         leave(MEMORY_EXIT)
     if main_process:
         write_json(path.with_suffix(".result"), result)
-    leave(0)
 
 
 def leave(code: int) -> NoReturn:

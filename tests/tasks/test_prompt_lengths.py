@@ -7,6 +7,7 @@ import pytest
 from tasks.config import Config
 from tasks.errors import UserError
 from tasks.ingest import ingest
+from tasks.preflight import preflight_worker
 from tasks.prompt_lengths import prompt_lengths
 from tasks.run import Run
 
@@ -24,7 +25,8 @@ def measure(runs, tmp_path, untrained_model):
 
     def run(training=None, **prompt):
         config = Config.model_validate({"data": {"path": str(source)}, "prompt": prompt, "training": training or {}})
-        return prompt_lengths(Run.open("a-run"), config, ingest(config.data), model, said.append), said
+        with preflight_worker(Run.open("a-run"), said.append) as worker:
+            return prompt_lengths(config, ingest(config.data), model, worker, said.append), said
 
     return run
 
@@ -55,9 +57,13 @@ def test_a_limit_below_every_prompt_is_refused_with_the_shortest(measure):
 
 def test_the_same_prompts_are_not_measured_again(measure, monkeypatch):
     first, _ = measure(max_tokens=1000)
-    monkeypatch.setattr("tasks.prompt_lengths.run_job", None)
+
+    def refuse(worker, job, name):
+        raise ChildProcessError("measured again")
+
+    monkeypatch.setattr("tasks.supervise.Worker.give", refuse)
     assert measure(max_tokens=1000)[0] == first
-    with pytest.raises(TypeError):
+    with pytest.raises(ChildProcessError, match="measured again"):
         measure(max_tokens=1000, system="Another.")
 
 

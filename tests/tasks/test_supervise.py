@@ -13,7 +13,7 @@ import pytest
 
 from tasks import memory
 from tasks.errors import OutOfMemory, UserError, WorkerFailed
-from tasks.supervise import Part, run_job, run_jobs
+from tasks.supervise import Part, Worker, run_job, run_jobs
 
 PROGRAM = """
     import os, signal, subprocess, sys, time
@@ -106,6 +106,48 @@ def gone(pids: list[int], within: float = 10.0) -> bool:
 def pids_in(lines: list[str]) -> list[int]:
     [line] = [line for line in lines if line.startswith("pids")]
     return [int(word) for word in line.split()[1:]]
+
+
+@pytest.fixture
+def two_jobs(worker, tmp_path):
+    """A worker of two jobs, which imports and waits."""
+    (tmp_path / "two_jobs.py").write_text(
+        "import a_worker\nfrom tasks.worker import run_worker\nrun_worker(a_worker.work, a_worker.work)\n"
+    )
+    started = Worker("two_jobs", tmp_path, log=tmp_path / "log", on_line=lambda _: None, jobs=("one", "other"))
+    yield started
+    started.end(grace=0.5)
+
+
+@pytest.mark.parametrize("order", [("one", "other"), ("other", "one")])
+def test_a_worker_of_two_jobs_does_each_when_it_is_given(two_jobs, order):
+    for number, name in enumerate(order):
+        two_jobs.give({"do": "add", "number": number}, name)
+        assert two_jobs.answer() == {"answer": number + 1}
+    assert two_jobs.wait(5.0) == 0
+
+
+def test_a_second_job_that_fails_is_told_as_one_that_is_the_only_one(two_jobs):
+    two_jobs.give({"do": "add"}, "one")
+    two_jobs.answer()
+    two_jobs.give({"do": "refuse"}, "other")
+    with pytest.raises(UserError, match="^the cup is empty; fill it$"):
+        two_jobs.answer()
+
+
+def test_a_worker_that_dies_between_two_jobs_is_missed_by_the_second(two_jobs):
+    two_jobs.give({"do": "add"}, "one")
+    two_jobs.answer()
+    os.kill(two_jobs._process.pid, signal.SIGKILL)
+    two_jobs.give({"do": "add"}, "other")
+    with pytest.raises(WorkerFailed, match="SIGKILL"):
+        two_jobs.answer()
+
+
+def test_an_answer_that_takes_too_long_ends_in_a_sentence(two_jobs):
+    two_jobs.give({"do": "stay"}, "one")
+    with pytest.raises(UserError, match="two_jobs ran past its time limit of 0.5 s and was ended"):
+        two_jobs.answer(time_limit=0.5)
 
 
 def test_the_result_of_a_worker_comes_back(worker, tmp_path):

@@ -1,4 +1,4 @@
-"""Worker: the prompts of every split in tokens. Started by `tasks.prompt_lengths`."""
+"""The prompts of every split in tokens. Needs torch, so only `tasks.preflight_worker` imports it."""
 
 from itertools import islice
 from pathlib import Path
@@ -10,13 +10,12 @@ from tasks.config import Config
 from tasks.dataset import SPLITS, Rows
 from tasks.models import load_tokenizer
 from tasks.prompts import build_prompt, encode
-from tasks.worker import run_worker
 
 BATCH = 1000
 NAMED = 5  # rows above the limit that are named
 
 
-def measure(job: dict[str, Any]) -> dict[str, Any]:
+def count_tokens(job: dict[str, Any]) -> dict[str, Any]:
     """Of each split: prompts, min, median, mean, max, too_long, and the first rows above the limit with their size."""
     config = Config.model_validate(job["config"])
     tokenizer = load_tokenizer(job["model"], config.model, config.prompt)
@@ -44,7 +43,3 @@ def measure(job: dict[str, Any]) -> dict[str, Any]:
             "first": first,
         }
     return found
-
-
-if __name__ == "__main__":
-    run_worker(measure)
