@@ -49,12 +49,12 @@ def publish(run: Run, config: Config, tracker: Tracker, outcome: Outcome, versio
 
 
 def measured(run: Run, trained: dict[str, Any]) -> dict[str, float]:
-    """What training took of what was estimated before; a step's time without that of the first, which warms up."""
+    """What training took of what was estimated before, as far as it is known; a step's time without that of the first,
+    which warms up."""
     steps = [seconds for _, seconds in series(run.folder / "train" / "metrics.jsonl", "train/step_time")]
-    return {
-        "memory_gib": trained["peak_gpu_gib"] or trained["peak_ram_gib"],
-        "step_seconds": statistics.mean(steps[1:] or steps),
-    }
+    on_gpu = trained["peak_gpu_gib"]
+    memory = {} if on_gpu is None else {"memory_gib": on_gpu or trained["peak_ram_gib"]}
+    return memory | {"step_seconds": statistics.mean(steps[1:] or steps)}
 
 
 def completions_table(folder: Path, most: int = 400) -> pd.DataFrame:

@@ -47,9 +47,9 @@ def check_rewards(context: Context, data: dict[str, Any]) -> dict[str, Any]:
 
 @stage("prompt_lengths")
 def prompt_lengths(
-    context: Context, data: dict[str, Any], model: dict[str, str], worker: Worker | None
+    context: Context, data: dict[str, Any], found: dict[str, Any], worker: Worker | None
 ) -> dict[str, Any]:
-    return measure_prompts(context.config, data, model, worker, on_line=log_line)
+    return measure_prompts(context.config, data, found, worker, on_line=log_line)
 
 
 @stage("estimate")
@@ -142,7 +142,7 @@ def _run(context: Context, until: Stage) -> State:
         found = preflight(context, worker)
         context = context.pinned(found["model"])
         data, validated, checked = _pass_gates(context)
-        lengths = prompt_lengths(context, data, found["model"], worker)
+        lengths = prompt_lengths(context, data, found, worker)
     needs = estimate(context, found, lengths)
     # Only what has passed the gates appears in MLflow.
     settings = context.config

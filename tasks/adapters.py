@@ -2,6 +2,7 @@
 
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from peft import LoraConfig
 
@@ -14,6 +15,19 @@ _KNOWN = _IN_VLLM | _IN_NAMES | _OF_TRAINING | _OF_THE_FILE
 # The ways to begin that leave the base weights as they are; with the others the adapter is one to changed weights.
 _BEGINNINGS = (True, False, "gaussian", "eva", "orthogonal")
 _RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+
+
+def takes_adapters(architecture: Any) -> bool:
+    """Whether vLLM's code for a model can serve adapters at all; `architecture` is the model's own configuration."""
+    from vllm import ModelRegistry
+    from vllm.model_executor.models.interfaces import supports_lora
+
+    known = [ModelRegistry.models[name] for name in architecture.architectures or () if name in ModelRegistry.models]
+    # One that it has no code for is run by transformers' code, with adapters.
+    takes = not known or supports_lora(known[0].load_model_cls())
+    if not takes:
+        print(f"merging the adapter, since vLLM serves none with a {architecture.architectures[0]}", flush=True)
+    return takes
 
 
 def served_rank(adapter: Path) -> int | None:

@@ -376,6 +376,13 @@ class TrainingSettings(BaseModel):
         return step * self.accumulation % self._cycle_batches == 0
 
     @property
+    def keeps_old_logps(self) -> bool:
+        """Whether TRL scores completions once before it learns from them: where vLLM's probabilities are corrected for,
+        or where the weights change between generation and learning."""
+        corrects = self.grpo.get("use_vllm") and self.grpo.get("vllm_importance_sampling_correction", True)
+        return bool(corrects) or self.accumulation % self._cycle_batches != 0
+
+    @property
     def _cycle_batches(self) -> int:
         iterations: int = self.grpo.get("num_iterations", 1)
         return self.generation_batch // self.step_size * iterations

@@ -16,8 +16,12 @@ FRAMEWORK_GIB = 1.2  # torch, transformers and TRL themselves; on a GPU the CUDA
 TILE_TOKENS, TILE_WIDTH = 4096, 32768  # of TRL's fused head; on a CPU the whole vocabulary is one tile
 EFFICIENCY = 0.4  # of the speed of one large product, that a whole model reaches
 FITS = 0.95  # of what is there, that an estimate may reach
+# On a GPU a small model waits for its kernels to be launched: seconds per layer, of a decode step by vLLM's graphs, and
+# of a batch forward and backward by torch without any. Orders of magnitude, to be judged by `measured/step_seconds`.
+LAUNCH_DECODE, LAUNCH_LEARN = 1e-4, 4e-3
 
 GIB = 2**30
+SHARE = "vLLM's share"
 
 
 @dataclass(frozen=True)
@@ -35,8 +39,12 @@ class Architecture:
     adapted_inputs: int
     """The sum of the input widths of all modules with an adapter."""
     bytes_per_weight: int
+    """Of the dtype that is computed in."""
+    bytes_per_held: int
+    """Of the model's weights as the trainer holds them; more where a whole model is trained in 32 bits."""
     bytes_per_trained: int
-    """Of a trained weight's gradient and Adam's two moments, and of an adapter's weight itself."""
+    """Of a trained weight's gradient and Adam's two moments, of an adapter's weight itself, and of the copy in 16 bits
+    that autocast makes of a trained weight in 32."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +62,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Of one process: GiB by what they are for, and seconds of a step."""
+    """Of one process: GiB by what they are for, and seconds of a step. Of the parts only `SHARE` is a fixed amount."""
 
     held: dict[str, float]
     """What is there all the time, and certain."""
@@ -65,12 +73,13 @@ class Estimate:
     """None where the machine's speed is not known."""
 
     @property
-    def held_gib(self) -> float:
-        return sum(self.held.values())
+    def certain_gib(self) -> float:
+        """What there must be room for, whatever the batches: what is held, and vLLM's share while it is awake."""
+        return sum(self.held.values()) + self.generating.get(SHARE, 0.0)
 
     @property
     def memory_gib(self) -> float:
-        return self.held_gib + max(sum(self.generating.values()), sum(self.learning.values()))
+        return sum(self.held.values()) + max(sum(self.generating.values()), sum(self.learning.values()))
 
     def __str__(self) -> str:
         parts = (self.held | self.generating | self.learning).items()
@@ -87,18 +96,21 @@ def estimate(config: Config, architecture: Architecture, machine: Machine, promp
     kept = _kept_per_token(architecture, bool(grpo.get("gradient_checkpointing")))
     held = {
         "framework": FRAMEWORK_GIB,
-        "weights": architecture.weights * architecture.bytes_per_weight / GIB,
+        "weights": architecture.weights * architecture.bytes_per_held / GIB,
         "gradients and Adam's moments": architecture.trained * architecture.bytes_per_trained / GIB,
-        **_vllm(config, architecture, machine),
     }
+    vllm = _vllm(config, architecture, machine)
+    sleeps = SHARE in vllm and grpo.get("vllm_enable_sleep_mode")  # and gives its share back before a step
+    if not sleeps:
+        held |= vllm
     learning = {
         "activations": _learned_tokens(config, batch, prompt_tokens, completion) * kept / GIB
         + _shared_keys(config, architecture, batch * prompt_tokens) / GIB,
         "logits": _logits(config, architecture, batch * completion) / GIB,
     }
-    generating = (
-        {} if grpo.get("use_vllm") else {"KV cache": _kv_cache(config, architecture, prompt_tokens + completion)}
-    )
+    generating = vllm if sleeps else {}
+    if not grpo.get("use_vllm"):
+        generating = {"KV cache": _kv_cache(config, architecture, prompt_tokens + completion)}
     seconds = _step_seconds(config, architecture, machine, prompt_tokens, completion)
     return Estimate(held, generating, learning, seconds)
 
@@ -114,8 +126,9 @@ def judge(config: Config, found: Estimate, machine: Machine) -> str | None:
         return None  # the weights may be divided among the processes
     where = "RAM" if training.grpo.get("use_cpu") else "memory on each GPU"
     sentence = f"training needs {found}, but this machine has {machine.memory_gib:.1f} GiB of {where}"
-    if found.held_gib > machine.memory_gib:
-        share = max(found.held, key=lambda part: found.held[part]) == "vLLM's share"
+    if found.certain_gib > machine.memory_gib:
+        certain = found.held | {name: gib for name, gib in found.generating.items() if name == SHARE}
+        share = max(certain, key=lambda part: certain[part]) == SHARE
         advice = "lower training.vllm_gpu_memory_utilization, or set training.vllm_enable_sleep_mode=true"
         raise UserError(f"{sentence}; {advice if share else 'take a smaller model, or a larger machine'}")
     if found.memory_gib > FITS * machine.memory_gib:
@@ -183,27 +196,34 @@ def _vllm(config: Config, of: Architecture, machine: Machine) -> dict[str, float
         return {}
     if grpo.get("use_cpu"):
         return {"vLLM": of.weights * of.bytes_per_weight / GIB + config.evaluation.vllm_kv_cache_gib}
-    if grpo.get("vllm_enable_sleep_mode"):
-        return {}  # it gives its share back before the step
-    return {"vLLM's share": grpo.get("vllm_gpu_memory_utilization", 0.3) * machine.memory_gib}
+    return {SHARE: grpo.get("vllm_gpu_memory_utilization", 0.3) * machine.memory_gib}
 
 
 def _step_seconds(config: Config, of: Architecture, machine: Machine, prompt: int, completion: int) -> float | None:
     """Generation and optimizer step, with completions of the greatest length.
 
     A product takes two operations per weight and token; the backward pass as many for the inputs, and again for the
-    weights that are trained. While a token is generated, all weights are read.
+    weights that are trained. TRL may score completions once more before, and once by the reference model. While a token
+    is generated, all weights are read.
     """
     if machine.flops is None or machine.bandwidth is None:
         return None
     training = config.training
     flops = EFFICIENCY * machine.flops
+    on_gpu = not training.grpo.get("use_cpu")
     cycle = training.grpo.get("num_iterations", 1)
+    scored = training.keeps_old_logps + bool(training.grpo.get("beta"))
     sequences = training.generation_batch / training.processes
     prompts = sequences / training.grpo.get("num_generations", 8)
     prefill = 2 * of.weights * prompts * prompt / flops
-    each = max(of.weights * of.bytes_per_weight / machine.bandwidth, 2 * of.weights * sequences / flops)
+    each = max(
+        of.weights * of.bytes_per_weight / machine.bandwidth,
+        2 * of.weights * sequences / flops,
+        on_gpu * LAUNCH_DECODE * of.layers,
+    )
     batches = sequences / training.device_batch
     tokens = batches * _learned_tokens(config, training.device_batch, prompt, completion)
-    learned = tokens * (4 * of.weights + 2 * of.trained) / flops
-    return (prefill + completion * each + cycle * learned) / training.cycle_steps
+    launch = on_gpu * batches * LAUNCH_LEARN * of.layers
+    learned = max(tokens * (4 * of.weights + 2 * of.trained) / flops, launch)
+    forward = max(tokens * 2 * of.weights / flops, launch / 3)
+    return (prefill + completion * each + scored * forward + cycle * learned) / training.cycle_steps

@@ -11,7 +11,7 @@ from tasks.config import Config
 from tasks.errors import UserError
 from tasks.generate import Completion, Engine, Sampling, make_engine
 from tasks.models import load_tokenizer
-from tasks.prompts import build_prompt, encode
+from tasks.prompts import build_prompt, encode, fitting
 from tasks.scoring import Scorer
 from tasks.worker import run_worker
 
@@ -30,17 +30,17 @@ def evaluate(job: dict[str, Any]) -> dict[str, Any]:
     prompts = [build_prompt(question, config.prompt) for question in rows["question"]]
     ids = encode(prompts, tokenizer, config.prompt)
     share, shares = job["share"]
-    fitting = [place for place, prompt in enumerate(ids) if len(prompt) <= (config.prompt.max_tokens or len(prompt))]
-    if not fitting:
+    within = fitting(ids, config.prompt)
+    if not within:
         raise UserError(
             f"every prompt is longer than prompt.max_tokens ({config.prompt.max_tokens}); raise it, or shorten the "
             "system prompt"
         )
-    too_long = len(ids) - len(fitting)
-    kept = fitting[share::shares]
+    too_long = len(ids) - len(within)
+    kept = within[share::shares]
     if not kept:  # more shares than questions
         return {"engine": "none", "seconds": 0.0, "too_long": too_long, "correct_by": None}
-    longest = max(len(ids[place]) for place in fitting) + config.max_new_tokens
+    longest = max(len(ids[place]) for place in within) + config.max_new_tokens
     rows = rows.iloc[kept].reset_index(drop=True)
     prompts, ids = [prompts[place] for place in kept], [ids[place] for place in kept]
     adapter = Path(job["adapter"]) if job["adapter"] else None

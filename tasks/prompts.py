@@ -55,6 +55,11 @@ def encode(prompts: Sequence[Messages | str], tokenizer: Any, settings: PromptSe
     )["input_ids"]
 
 
+def fitting(ids: Sequence[list[int]], settings: PromptSettings) -> list[int]:
+    """The places of the prompts that are within `settings.max_tokens`."""
+    return [place for place, prompt in enumerate(ids) if len(prompt) <= (settings.max_tokens or len(prompt))]
+
+
 def as_completion(text: str, settings: PromptSettings) -> Messages | str:
     """A completion in the form in which TRL hands it to reward functions."""
     return [{"role": "assistant", "content": text}] if settings.conversational else text

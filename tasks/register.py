@@ -28,7 +28,7 @@ from tasks.config import Config
 from tasks.errors import UserError
 from tasks.evaluate import QUIET, user_code
 from tasks.outcome import Outcome
-from tasks.run import Run, digest
+from tasks.run import Run, digest, one_at_a_time, runs_root
 from tasks.supervise import run_job
 from tasks.tracking import Tracker
 
@@ -178,22 +178,26 @@ def _create_version(tracker: Tracker, config: Config, model: LoggedModel, outcom
 def _promote(
     tracker: Tracker, config: Config, version: ModelVersion, results: pd.DataFrame, outcome: Outcome, known: str
 ) -> ModelVersion:
-    """Give the version its description, its alias, and at last its outcome, which says that all of it is done."""
+    """Give the version its description, its alias, and at last its outcome, which says that all of it is done.
+
+    Two runs that end at the same time decide one after the other, or both would take the place of the same champion.
+    """
     client, name, number = tracker.client, version.name, version.version
-    if promotion.champion_of(client, name) != str(number):
-        decision = promotion.decide(
-            client,
-            name,
-            results=results,
-            gain=outcome.gain,
-            judge=judge(config, outcome.after["correct_by"]),
-            significance=config.registry.significance,
-        )
-        client.update_model_version(name, number, description(decision.reason, known))
-        tags = {"reason": decision.reason, "alias": decision.alias, "compared_with": decision.champion or ""}
-        for key, value in tags.items():
-            client.set_model_version_tag(name, number, key, value)
-        promotion.apply(client, name, number, decision)
+    with one_at_a_time(runs_root() / f".promotion-{digest([client.tracking_uri, name])[:16]}.lock"):
+        if promotion.champion_of(client, name) != str(number):
+            decision = promotion.decide(
+                client,
+                name,
+                results=results,
+                gain=outcome.gain,
+                judge=judge(config, outcome.after["correct_by"]),
+                significance=config.registry.significance,
+            )
+            client.update_model_version(name, number, description(decision.reason, known))
+            tags = {"reason": decision.reason, "alias": decision.alias, "compared_with": decision.champion or ""}
+            for key, value in tags.items():
+                client.set_model_version_tag(name, number, key, value)
+            promotion.apply(client, name, number, decision)
     alias = client.get_model_version(name, number).tags["alias"]
     word = "promoted" if alias == promotion.CHAMPION else "challenger"
     client.set_model_version_tag(name, number, "outcome", word)

@@ -30,8 +30,7 @@ def build(job: dict[str, Any]) -> dict[str, Any]:
     trained = job["trained"]
 
     def load(path: str) -> Any:
-        arguments = load_arguments(path, config.model, use_cpu=True)
-        return AutoModelForCausalLM.from_pretrained(path, **arguments | {"dtype": "auto"})  # as it was saved
+        return AutoModelForCausalLM.from_pretrained(path, **load_arguments(path, config.model, "auto"))
 
     if trained["adapter"]:
         adapter = Path(trained["adapter"])

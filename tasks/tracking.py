@@ -4,7 +4,6 @@ All goes through `MlflowClient` with the run's id, never through the fluent `sta
 process ends. Metrics are first written to a file (`tasks.metrics`) and sent from there, each value of a step once.
 """
 
-import fcntl
 import json
 import logging
 import math
@@ -32,7 +31,7 @@ from mlflow.utils.validation import MAX_ENTITY_KEY_LENGTH, MAX_PARAM_VAL_LENGTH
 from tasks import metrics as metrics_file
 from tasks.config import RegistrySettings
 from tasks.errors import UserError, first_line
-from tasks.run import Run, read_json, runs_root, write_json
+from tasks.run import Run, one_at_a_time, read_json, runs_root, write_json
 from tasks.statistics import Comparison
 
 logger = logging.getLogger(__name__)
@@ -117,8 +116,7 @@ def open_client(uri: str) -> MlflowClient:
     database = _sqlite_file(uri)
     if database is None:
         return MlflowClient(tracking_uri=uri, registry_uri=uri)
-    with database.with_name(f"{database.name}.lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with one_at_a_time(database.with_name(f"{database.name}.lock")):
         client = MlflowClient(tracking_uri=uri, registry_uri=uri)
         client.search_experiments(max_results=1)
         return client
@@ -275,10 +273,9 @@ class Tracker:
 
     def _cursor(self) -> dict[str, Any]:
         """What has been sent: the next byte of each file, and of each metric the highest step."""
-        if self._cursor_file.exists():
-            cursor = read_json(self._cursor_file)
-            if cursor["run_id"] == self.run_id:
-                return cursor
+        cursor = _read_cursor(self._cursor_file)
+        if cursor and cursor["run_id"] == self.run_id:
+            return cursor
         return {"run_id": self.run_id, "next": {}, "highest": {}}
 
     def _send(self, path: Path) -> None:
@@ -374,10 +371,19 @@ class Tracker:
 def forget_metrics(run: Run, *prefixes: str) -> None:
     """Let the run's metrics of these names be sent once more for steps that they were sent for."""
     path = run.folder / CURSOR
-    if path.is_file():
-        cursor = read_json(path)
+    if cursor := _read_cursor(path):
         cursor["highest"] = {name: step for name, step in cursor["highest"].items() if not name.startswith(prefixes)}
         write_json(path, cursor)
+
+
+def _read_cursor(path: Path) -> dict[str, Any] | None:
+    """What has been sent; None where nothing has, or where the file is damaged: all is sent once more then, and MLflow
+    keeps one of two equal points."""
+    try:
+        cursor = read_json(path)
+        return {"run_id": str(cursor["run_id"]), "next": dict(cursor["next"]), "highest": dict(cursor["highest"])}
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
 
 
 def close_abandoned(uri: str, flow_run_id: str, outcome: str) -> None:

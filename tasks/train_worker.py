@@ -10,6 +10,7 @@ import pandas as pd
 import torch
 from datasets import Dataset
 from transformers import PrinterCallback, Trainer, TrainerState
+from trl import GRPOConfig
 
 from tasks.config import Config
 from tasks.cpu import adapt_trl, trainer_class
@@ -17,10 +18,10 @@ from tasks.dataset import TRL_COLUMNS
 from tasks.errors import UserError, first_line
 from tasks.memory import is_out_of_memory
 from tasks.models import load_arguments, load_tokenizer
-from tasks.prompts import build_prompt, encode
+from tasks.prompts import build_prompt, encode, fitting
 from tasks.scoring import Scorer
 from tasks.sick_runs import broken
-from tasks.training_arguments import grpo_config, lora_config
+from tasks.training_arguments import grpo_config, lora_config, weights_dtype
 from tasks.training_callbacks import DiskBudget, MetricsFile, SaveBeforeEnd, SickRun, Validation
 from tasks.worker import leave, run_worker
 
@@ -32,7 +33,7 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
     arguments = grpo_config(config, output_dir=str(folder), **job["server"])
     if arguments.use_cpu:
         adapt_trl(config)
-    arguments.model_init_kwargs = load_arguments(job["model"], config.model, arguments.use_cpu)
+    arguments.model_init_kwargs = load_arguments(job["model"], config.model, weights_dtype(config))
     tokenizer = load_tokenizer(job["model"], config.model, config.prompt)
     scorer = Scorer.of(config)
     rows = pd.read_parquet(job["train"])
@@ -84,7 +85,7 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
         "prompts": len(dataset),
         "prompts_too_long": too_long,
         "peak_ram_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
-        "peak_gpu_gib": torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else 0.0,
+        "peak_gpu_gib": peak_gpu_gib(arguments),
     }
 
 
@@ -107,14 +108,23 @@ def prompt_dataset(rows: pd.DataFrame, tokenizer: Any, config: Config) -> tuple[
     prompts = [build_prompt(question, config.prompt) for question in rows["question"]]
     too_long = 0
     if config.prompt.max_tokens is not None:
-        lengths = [len(ids) for ids in encode(prompts, tokenizer, config.prompt)]
-        kept = [place for place, length in enumerate(lengths) if length <= config.prompt.max_tokens]
+        ids = encode(prompts, tokenizer, config.prompt)
+        kept = fitting(ids, config.prompt)
         too_long = len(rows) - len(kept)
         assert kept, "the data gate lets no run begin without a prompt that is short enough"
         rows, prompts = rows.iloc[kept].reset_index(drop=True), [prompts[place] for place in kept]
-        print(f"{len(rows)} prompts of {min(lengths)} to {max(lengths)} tokens, {too_long} too long", flush=True)
+        print(f"{len(rows)} prompts of {min(map(len, ids))} to {max(map(len, ids))} tokens, {too_long} too long")
     columns = [name for name in rows if name not in TRL_COLUMNS]
     return Dataset.from_dict({"prompt": prompts} | {str(name): rows[name].tolist() for name in columns}), too_long
+
+
+def peak_gpu_gib(arguments: GRPOConfig) -> float | None:
+    """The most that torch had allocated on this process's GPU, vLLM's share with it; 0 on a CPU, and None with vLLM's
+    sleep mode, whose allocator counts as allocated what it has given back."""
+    if arguments.use_cpu:
+        return 0.0
+    asleep = arguments.use_vllm and arguments.vllm_mode == "colocate" and arguments.vllm_enable_sleep_mode
+    return None if asleep else torch.cuda.max_memory_allocated() / 2**30
 
 
 def all_finite(model: Any) -> bool:

@@ -3,6 +3,7 @@
 import warnings
 from typing import Any
 
+import torch
 from peft import LoraConfig
 from trl import GRPOConfig
 
@@ -10,6 +11,17 @@ from tasks.config import Config
 from tasks.errors import UserError
 from tasks.models import pick_dtype
 from tasks.prompts import template_arguments
+
+
+def weights_dtype(config: Config) -> torch.dtype:
+    """Of the model's weights as the trainer holds them; what it computes in is `pick_dtype`'s, by autocast.
+
+    A whole model is trained in 32 bits unless `model.dtype` says otherwise, as TRL does: in 16 bits an update of the
+    size of a learning rate is rounded away from most weights. An adapter is in 32 bits whatever the model is in (peft).
+    """
+    if config.training.lora is None and config.model.dtype == "auto":
+        return torch.float32
+    return pick_dtype(config.model, bool(config.training.grpo.get("use_cpu")))
 
 
 def grpo_config(config: Config, output_dir: str, **more: Any) -> GRPOConfig:

@@ -19,7 +19,7 @@ from tasks import metrics as metrics_file
 from tasks.config import Config, WatchSettings
 from tasks.errors import UserError
 from tasks.generate import Completion, Sampling, TransformersEngine
-from tasks.prompts import build_prompt, encode
+from tasks.prompts import build_prompt, encode, fitting
 from tasks.report import sparkline
 from tasks.run import read_json, write_json
 from tasks.scoring import Scorer
@@ -125,9 +125,11 @@ class Validation(TrainerCallback):
 
     def __init__(self, trainer: Any, config: Config, scorer: Scorer, rows: pd.DataFrame, folder: Path) -> None:
         self.trainer, self.config, self.scorer, self.folder = trainer, config, scorer, folder
-        self.rows = rows.head(config.evaluation.validation_limit).reset_index(drop=True)
-        self.prompts = [build_prompt(question, config.prompt) for question in self.rows["question"]]
-        self.ids = encode(self.prompts, trainer.processing_class, config.prompt)
+        prompts = [build_prompt(question, config.prompt) for question in rows["question"]]
+        ids = encode(prompts, trainer.processing_class, config.prompt)
+        kept = fitting(ids, config.prompt)[: config.evaluation.validation_limit]
+        self.rows = rows.iloc[kept].reset_index(drop=True)
+        self.prompts, self.ids = [prompts[place] for place in kept], [ids[place] for place in kept]
         record = folder / "chosen.json"
         self.best: dict[str, Any] | None = read_json(record) if record.exists() else None
         self.last = -1
@@ -181,7 +183,10 @@ class Validation(TrainerCallback):
             if trainer.use_vllm:
                 mine = self._generate_with_vllm(ids, tokens)
             else:
-                with unwrap_model_for_generation(trainer.model_wrapped, trainer.accelerator) as model:
+                checkpointing = trainer.args.gradient_checkpointing_kwargs
+                with unwrap_model_for_generation(
+                    trainer.model_wrapped, trainer.accelerator, gradient_checkpointing_kwargs=checkpointing
+                ) as model:
                     model.eval()
                     engine = TransformersEngine(model, trainer.processing_class, self.config.evaluation.batch_size)
                     mine = [one for [one] in engine.generate(ids, Sampling(tokens))]

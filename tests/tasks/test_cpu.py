@@ -33,7 +33,7 @@ def trainer(tmp_path_factory):
         cpu.adapt_trl(config)
         path = resolve_model(config.model)["path"]
         arguments = grpo_config(config, output_dir=str(tmp_path_factory.mktemp("train")))
-        arguments.model_init_kwargs = load_arguments(path, config.model, use_cpu=True)
+        arguments.model_init_kwargs = load_arguments(path, config.model, torch.float32)
         question = "Nora has 4 pens and buys 5 more. How many pens does she have now?"
         yield cpu.trainer_class(config)(
             model=path,

@@ -71,6 +71,18 @@ def test_an_adapter_is_served_by_vllm_only_where_it_means_what_peft_means(lora, 
     assert (f"merging the adapter, since vLLM serves none with this {field}" in capsys.readouterr().out) == (not rank)
 
 
+@pytest.mark.parametrize(
+    ("name", "takes"), [("Qwen2ForCausalLM", True), ("GPT2LMHeadModel", False), ("OfNobodyForCausalLM", True)]
+)
+def test_an_adapter_is_merged_into_a_model_that_vllm_serves_none_with(name, takes, capsys):
+    from transformers import PretrainedConfig
+
+    from tasks.adapters import takes_adapters
+
+    assert takes_adapters(PretrainedConfig(architectures=[name])) == takes
+    assert (f"vLLM serves none with a {name}" in capsys.readouterr().out) == (not takes)
+
+
 @pytest.mark.parametrize("path", GPU_CONFIGURATIONS, ids=lambda path: path.stem)
 def test_the_adapters_of_the_shipped_configurations_are_served(path: Path, tmp_path: Path):
     from tasks.adapters import served_rank

@@ -4,11 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from transformers import GPT2Config, Qwen2Config
 
 from tasks.config import load
 from tasks.errors import UserError
-from tasks.preflight_worker import check_lora, try_out
-from tasks.training_arguments import grpo_config, lora_config
+from tasks.models import load_architecture, load_empty
+from tasks.preflight_worker import check_lora, check_precision, disk_gib, positions, try_out
+from tasks.training_arguments import grpo_config, lora_config, weights_dtype
 
 
 def begin(folder: Path, **training: Any) -> None:
@@ -74,4 +77,48 @@ def test_an_adapter_that_the_model_has_no_place_for_is_refused(lora, words, untr
     config = load({"model": {"name": str(untrained_model)}, "training": {"lora": lora}})
     of = load_architecture(str(untrained_model), config.model)
     with pytest.raises(UserError, match=words):
-        check_lora(lora_config(config), load_empty(str(untrained_model), of, config.model), of, config, 4)
+        check_lora(lora_config(config), load_empty(str(untrained_model), of, config.model), of, config)
+
+
+def whole(dtype: str, **training: Any) -> Any:
+    """A configuration that trains all weights."""
+    return load({"model": {"dtype": dtype}, "training": {"use_cpu": True, "lora": None} | training})
+
+
+def test_a_whole_model_is_trained_in_32_bits_whatever_is_computed_in(monkeypatch):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+    assert weights_dtype(whole("auto")) == torch.float32
+    assert grpo_config(whole("auto"), "nowhere").bf16
+    assert weights_dtype(load({"training": {"use_cpu": True}})) == torch.bfloat16
+    assert weights_dtype(whole("bfloat16")) == torch.bfloat16
+
+
+def test_16_bits_for_a_whole_model_are_warned_of_or_refused(capsys):
+    check_precision(whole("auto"))
+    check_precision(load({"model": {"dtype": "float16"}, "training": {"use_cpu": True}}))
+    assert capsys.readouterr().out == ""
+    check_precision(whole("bfloat16"))
+    assert capsys.readouterr().out.startswith("WARNING model.dtype=bfloat16 with training.lora=null")
+    with pytest.raises(UserError, match="model.dtype=float16 with training.lora=null .* leave model.dtype to auto"):
+        check_precision(whole("float16"))
+
+
+def test_a_whole_model_in_32_bits_is_counted_as_such(untrained_model, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+    sizes = {}
+    for dtype in ("auto", "bfloat16"):
+        config = whole(dtype)
+        of = load_architecture(str(untrained_model), config.model)
+        sizes[dtype] = check_lora(None, load_empty(str(untrained_model), of, config.model), of, config)
+        assert sizes[dtype].trained == sizes[dtype].weights
+    auto, half = sizes["auto"], sizes["bfloat16"]
+    assert (auto.bytes_per_weight, auto.bytes_per_held, auto.bytes_per_trained) == (2, 4, 14)
+    assert (half.bytes_per_weight, half.bytes_per_held, half.bytes_per_trained) == (2, 2, 6)
+    assert disk_gib(auto, whole("auto")) > disk_gib(half, whole("bfloat16"))
+
+
+def test_the_room_of_a_model_is_known_unless_its_positions_are_stretched():
+    assert positions(Qwen2Config(max_position_embeddings=4096)) == 4096
+    assert positions(GPT2Config(n_positions=1024)) == 1024
+    stretched = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e6, "original_max_position_embeddings": 4096}
+    assert positions(Qwen2Config(rope_parameters=stretched)) is None

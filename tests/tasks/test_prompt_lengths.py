@@ -8,7 +8,7 @@ from tasks.config import Config
 from tasks.errors import UserError
 from tasks.ingest import ingest
 from tasks.preflight import preflight_worker
-from tasks.prompt_lengths import prompt_lengths
+from tasks.prompt_lengths import prompt_lengths, require_room
 from tasks.run import Run
 
 
@@ -20,13 +20,13 @@ def measure(runs, tmp_path, untrained_model):
     for split, numbers in (("train", range(40)), ("test", range(40, 50))):
         rows = [{"question": f"How much is {n} and 1?" + " So?" * (60 * (n == 6)), "answer": "#### 1"} for n in numbers]
         (source / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    model = {"path": str(untrained_model), "identity": "tiny"}
+    found = {"model": {"path": str(untrained_model), "identity": "tiny"}, "positions": 1024}
     said = []
 
     def run(training=None, **prompt):
         config = Config.model_validate({"data": {"path": str(source)}, "prompt": prompt, "training": training or {}})
         with preflight_worker(Run.open("a-run"), said.append) as worker:
-            return prompt_lengths(config, ingest(config.data), model, worker, said.append), said
+            return prompt_lengths(config, ingest(config.data), found, worker, said.append), said
 
     return run
 
@@ -72,3 +72,37 @@ def test_fewer_prompts_than_one_generation_takes_would_train_nothing(measure):
     with pytest.raises(UserError, match=r"train has \d\d prompts, but one generation batch takes 40 \(80 completions"):
         measure(batch | {"steps_per_generation": 40})
     measure(batch | {"steps_per_generation": 20})
+
+
+@pytest.mark.parametrize(
+    ("training", "more", "words"),
+    [
+        ({"max_completion_length": 100}, {}, None),
+        (
+            {"max_completion_length": 101},
+            {},
+            r"train: the longest prompt has 300 tokens and a completion up to 101, more than "
+            r"training.vllm_max_model_length \(400\) holds; raise that to 401",
+        ),
+        ({"max_completion_length": 50}, {"evaluation": {"max_new_tokens": 101}}, "raise that to 401"),
+        ({"max_completion_length": 200}, {"prompt": {"max_tokens": 200}}, None),
+        ({"max_completion_length": 201, "use_vllm": False}, {}, None),
+        ({"max_completion_length": 801, "use_vllm": False}, {}, "has room for 1100 in all; lower training.max_comp"),
+    ],
+    ids=str,
+)
+def test_a_prompt_and_its_completion_must_fit_together(training, more, words):
+    vllm = {"use_vllm": True, "vllm_mode": "colocate", "vllm_max_model_length": 400}
+    config = Config.model_validate({"training": vllm | training} | more)
+    # Test questions are asked by an engine that is made for their length.
+    lengths = {"train": {"max": 300}, "validation": {"max": 280}, "test": {"max": 299}}
+    if words is None:
+        require_room(config, lengths, 1100)
+        return
+    with pytest.raises(UserError, match=words):
+        require_room(config, lengths, 1100)
+
+
+def test_a_model_whose_room_is_not_known_is_believed_to_have_enough():
+    lengths = {"train": {"max": 300}, "validation": {"max": 300}, "test": {"max": 300}}
+    require_room(Config.model_validate({"training": {"max_completion_length": 10**6}}), lengths, None)

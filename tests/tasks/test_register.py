@@ -1,4 +1,6 @@
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from itertools import count
 from pathlib import Path
@@ -438,6 +440,22 @@ def test_a_request_that_mlflow_repeats_makes_no_second_version(weights, runs, in
     given = one.register()
     assert [str(found.version) for found in one.versions()] == [given["version"]]
     assert len(one.tracker.client.search_logged_models([one.tracker.experiment_id])) == 1
+
+
+def test_of_two_first_versions_at_once_one_becomes_champion(weights, runs, in_process, monkeypatch):
+    decide = promotion.decide
+
+    def slowly(*arguments, **named):
+        decision = decide(*arguments, **named)
+        time.sleep(0.5)
+        return decision
+
+    monkeypatch.setattr(promotion, "decide", slowly)
+    both = [Finished(weights, id, results("0" * 40), results("1" * 30 + "0" * 10)) for id in ("one", "other")]
+    with ThreadPoolExecutor() as threads:
+        outcomes = list(threads.map(lambda run: run.register()["outcome"], both))
+    assert sorted(outcomes) == ["challenger", "promoted"]
+    assert sorted(both[0].aliases) == ["challenger", "champion"]
 
 
 def test_a_long_description_is_cut_to_what_the_database_holds():

@@ -19,7 +19,7 @@ from tasks.config import RegistrySettings
 from tasks.errors import UserError
 from tasks.run import Run
 from tasks.statistics import mcnemar_exact
-from tasks.tracking import Tracker, check_reachable, flatten, legal_name, tracking_uri
+from tasks.tracking import Tracker, check_reachable, flatten, forget_metrics, legal_name, tracking_uri
 
 
 def settings(**values):
@@ -258,6 +258,19 @@ class TestMetrics:
         write_steps(path, [4, 5], offset=0.5)
         tracker.forward(path)
         assert history(tracker, "train/reward") == [(1, 1.0), (2, 2.0), (3, 3.0), (4, 4.0), (5, 5.5)]
+
+    @pytest.mark.parametrize("damage", ["", "[]", '{"run_id": "x", "next": 3}'])
+    def test_where_the_note_of_what_was_sent_is_damaged_nothing_is_doubled(self, runs, damage):
+        tracker = open_tracker()
+        path = tracker.run.folder / "train" / "metrics.jsonl"
+        write_steps(path, [1, 2, 3])
+        write_steps(path, [3], offset=0.5)
+        tracker.forward(path)
+        (tracker.run.folder / "mlflow.json").write_text(damage)
+        forget_metrics(tracker.run, "baseline/")
+        write_steps(path, [4])
+        tracker.forward(path)
+        assert history(tracker, "train/reward") == [(1, 1.0), (2, 2.0), (3, 3.0), (4, 4.0)]
 
     def test_a_line_that_is_still_being_written_waits(self, runs, caplog):
         tracker = open_tracker()

@@ -5,11 +5,14 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 from sandbox import PROJECT
 
 from tasks import training_callbacks
+from tasks.config import load
 from tasks.errors import UserError
+from tasks.models import load_tokenizer
 from tasks.training_callbacks import DiskBudget
 
 
@@ -33,6 +36,17 @@ def test_the_first_checkpoint_is_always_begun(tmp_path):
     DiskBudget(tmp_path).on_step_end(
         SimpleNamespace(save_total_limit=3), SimpleNamespace(global_step=1), SimpleNamespace(should_save=True)
     )
+
+
+def test_a_validation_prompt_that_is_too_long_is_left_out_and_another_takes_its_place(untrained_model, tmp_path):
+    config = load({"prompt": {"max_tokens": 60}, "evaluation": {"validation_limit": 2}})
+    tokenizer = load_tokenizer(str(untrained_model), config.model, config.prompt)
+    questions = ["How much is 1 and 1?", "So?" * 100, "How much is 2 and 2?", "How much is 3 and 3?"]
+    rows = pd.DataFrame({"id": range(4), "question": questions})
+    trainer = SimpleNamespace(processing_class=tokenizer)
+    validation = training_callbacks.Validation(trainer, config, None, rows, tmp_path)
+    assert list(validation.rows["id"]) == [0, 2]
+    assert len(validation.ids) == len(validation.prompts) == 2 and max(map(len, validation.ids)) <= 60
 
 
 SHARED_VALIDATION = """
