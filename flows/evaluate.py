@@ -60,7 +60,7 @@ def evaluate(
 
 
 def _run(context: Context, model: str) -> State:
-    with preflight_worker(context.run, on_line=log_line) as worker:
+    with preflight_worker(context.run, log_line, ["preflight"]) as worker:
         found = preflight(context, worker)
     context = context.pinned(found["model"])
     data = validate(context, ingest(context))["data"]

@@ -138,7 +138,7 @@ def _run(context: Context, until: Stage) -> State:
     if until in GATES:  # they need no model, and run on any machine
         _pass_gates(context, until)
         return _stopped(until)
-    with preflight_worker(context.run, on_line=log_line) as worker:
+    with preflight_worker(context.run, log_line) as worker:
         found = preflight(context, worker)
         context = context.pinned(found["model"])
         data, validated, checked = _pass_gates(context)

@@ -1,8 +1,6 @@
 """The stages that more than one flow begins with."""
 
-from importlib import import_module
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 from prefect import get_run_logger
@@ -19,8 +17,6 @@ from tasks.validate import validate as validate_data
 
 @stage("preflight")
 def preflight(context: Context, worker: Worker | None) -> dict[str, Any]:
-    # Great Expectations takes seconds to import, and all that this process has to do here is to wait for a worker.
-    Thread(target=import_module, args=("tasks.expectation_run",), daemon=True).start()
     return preflight_checks(context.run, context.config, worker)
 
 

@@ -22,12 +22,12 @@ def takes_adapters(architecture: Any) -> bool:
     from vllm import ModelRegistry
     from vllm.model_executor.models.interfaces import supports_lora
 
-    known = [ModelRegistry.models[name] for name in architecture.architectures or () if name in ModelRegistry.models]
+    name = next((one for one in architecture.architectures or () if one in ModelRegistry.models), None)
     # One that it has no code for is run by transformers' code, with adapters.
-    takes = not known or supports_lora(known[0].load_model_cls())
-    if not takes:
-        print(f"merging the adapter, since vLLM serves none with a {architecture.architectures[0]}", flush=True)
-    return takes
+    if name is None or supports_lora(ModelRegistry.models[name].load_model_cls()):
+        return True
+    print(f"merging the adapter, since vLLM serves none with a {name}", flush=True)
+    return False
 
 
 def served_rank(adapter: Path) -> int | None:

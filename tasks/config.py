@@ -272,7 +272,9 @@ class ModelSettings(Section):
     )
     revision: str | None = Field(None, description="A commit or tag of the hub model; null takes the newest.")
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
-        "auto", description="auto: bfloat16 where the device computes in it, else float16 on a GPU, float32 on a CPU."
+        "auto",
+        description="auto: bfloat16 where the device computes in it, else float16 on a GPU, float32 on a CPU; the "
+        "weights of a model that is trained as a whole (training.lora: null) are in float32 all the same.",
     )
     trust_remote_code: bool = Field(False, description="Run Python code that comes with the model. Read it first.")
 

@@ -99,6 +99,8 @@ def estimate(config: Config, architecture: Architecture, machine: Machine, promp
         "weights": architecture.weights * architecture.bytes_per_held / GIB,
         "gradients and Adam's moments": architecture.trained * architecture.bytes_per_trained / GIB,
     }
+    if config.training.lora is None and grpo.get("beta"):  # an adapter is switched off for it
+        held["reference model"] = architecture.weights * architecture.bytes_per_held / GIB
     vllm = _vllm(config, architecture, machine)
     sleeps = SHARE in vllm and grpo.get("vllm_enable_sleep_mode")  # and gives its share back before a step
     if not sleeps:
@@ -129,7 +131,9 @@ def judge(config: Config, found: Estimate, machine: Machine) -> str | None:
     if found.certain_gib > machine.memory_gib:
         certain = found.held | {name: gib for name, gib in found.generating.items() if name == SHARE}
         share = max(certain, key=lambda part: certain[part]) == SHARE
-        advice = "lower training.vllm_gpu_memory_utilization, or set training.vllm_enable_sleep_mode=true"
+        asleep = training.grpo.get("vllm_enable_sleep_mode")
+        advice = "lower training.vllm_gpu_memory_utilization"
+        advice += "" if asleep else ", or set training.vllm_enable_sleep_mode=true"
         raise UserError(f"{sentence}; {advice if share else 'take a smaller model, or a larger machine'}")
     if found.memory_gib > FITS * machine.memory_gib:
         return f"{sentence}; if memory runs out, {_advice(config)}"
@@ -217,7 +221,7 @@ def _step_seconds(config: Config, of: Architecture, machine: Machine, prompt: in
     prompts = sequences / training.grpo.get("num_generations", 8)
     prefill = 2 * of.weights * prompts * prompt / flops
     each = max(
-        of.weights * of.bytes_per_weight / machine.bandwidth,
+        of.weights * (of.bytes_per_weight if training.grpo.get("use_vllm") else of.bytes_per_held) / machine.bandwidth,
         2 * of.weights * sequences / flops,
         on_gpu * LAUNCH_DECODE * of.layers,
     )

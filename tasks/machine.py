@@ -23,7 +23,10 @@ def measure(dtype: torch.dtype, use_cpu: bool) -> Machine:
     device = torch.device("cpu" if use_cpu else "cuda")
     memory_gib = (ram_bytes() if use_cpu else torch.cuda.get_device_properties(device).total_memory) / 2**30
     try:
-        return Machine(memory_gib, *_speeds(dtype, device))
+        speeds = _speeds(dtype, device)
+        if not use_cpu:
+            torch.cuda.empty_cache()  # this process may wait for a while until it is asked again
+        return Machine(memory_gib, *speeds)
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise

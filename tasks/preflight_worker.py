@@ -180,7 +180,7 @@ def check_lora(lora: LoraConfig | None, model: Any, of: Any, config: Config) -> 
         adapted_inputs=sum(width for module in adapted if (width := cast(int, module.in_features)) != text.vocab_size),
         bytes_per_weight=computed,
         bytes_per_held=held,
-        # peft keeps adapters in 32 bits; without one the model's own weights are trained as they are.
+        # peft keeps adapters in 32 bits; without one it is the model's own weights, of which autocast makes copies.
         bytes_per_trained=16 if lora is not None else 3 * held + (computed if computed < held else 0),
     )
 

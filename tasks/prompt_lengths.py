@@ -62,19 +62,23 @@ def require_room(config: Config, lengths: dict[str, Any], positions: int | None)
     trains and validates, which would cut the completion short or end, and the model, which has `positions`."""
     grpo, limit = config.training.grpo, config.prompt.max_tokens
     room = grpo.get("vllm_max_model_length") if grpo.get("use_vllm") else None
-    completion = max(grpo.get("max_completion_length", 256), config.max_new_tokens)
     for split, sizes in lengths.items():
+        if split == "validation" and not config.evaluation.every_steps:
+            continue
+        trained = split == "train" or config.evaluation.max_new_tokens is None
+        setting = "training.max_completion_length" if trained else "evaluation.max_new_tokens"
+        completion = grpo.get("max_completion_length", 256) if split == "train" else config.max_new_tokens
         longest = min(sizes["max"], limit or sizes["max"])
         needed = f"{split}: the longest prompt has {longest} tokens and a completion up to {completion}"
         if positions and longest + completion > positions:
             raise UserError(
-                f"{needed}, but {config.model.name} has room for {positions} in all; lower "
-                "training.max_completion_length or prompt.max_tokens"
+                f"{needed}, but {config.model.name} has room for {positions} in all; lower {setting} or "
+                "prompt.max_tokens"
             )
         if room and split != "test" and longest + completion > room:
             raise UserError(
                 f"{needed}, more than training.vllm_max_model_length ({room}) holds; raise that to "
-                f"{longest + completion}, or lower prompt.max_tokens"
+                f"{longest + completion}, or lower {setting} or prompt.max_tokens"
             )
 
 

@@ -2,7 +2,8 @@
 
 A worker runs in a session of its own, so that it and everything it starts can be ended as a group. Its output is
 read line by line (a progress bar's carriage returns count as line ends), handed to a callback and kept in a file.
-Whatever ends the supervisor, an exception, a signal or the time limit, ends the group.
+Whatever ends the supervisor, an exception, a signal or the time limit, ends the group. (The launcher of several GPUs
+gives each trainer a session of its own; it hands SIGTERM on, and what is left ends when the supervisor's pipe closes.)
 """
 
 import contextlib
@@ -106,7 +107,7 @@ def run_jobs(
 class Worker:
     """`python -m module` (or `launcher … --module module`), until it has done its jobs or is ended.
 
-    Its output is handed on by `answer`, `wait` or `check`, one of which is to be called every second or so.
+    Its output is handed on by `answer`, `wait` or `check`; while it works one is to be called every second or so.
     """
 
     def __init__(
@@ -163,6 +164,7 @@ class Worker:
         while (code := self.wait(0.1)) is None and not self._left(".result"):
             if time_limit is not None and time.monotonic() - started > time_limit:
                 raise self.late(f"its time limit of {time_limit:g} s")
+        self._hear_out()
         return self.result(code or 0)
 
     def late(self, limit: str, advice: str = "what it waited for may be there on another attempt") -> UserError:
@@ -181,8 +183,7 @@ class Worker:
 
     def check(self) -> None:
         """Raise OutOfMemory or WorkerFailed if it has ended, as one that serves others must not."""
-        while self._output.read(timeout=0):
-            pass
+        self._hear_out()
         if (code := self._process.poll()) is not None:
             raise self._failure(code)
 
@@ -204,6 +205,10 @@ class Worker:
         """End it and all that it started; SIGTERM first, SIGKILL when `grace` seconds have passed since that."""
         self.ask_to_end()
         _end_group(self._process, self._asked + grace if self._asked is not None else 0.0, self._output)
+
+    def _hear_out(self) -> None:
+        while self._output.read(timeout=0):
+            pass
 
     def _failure(self, code: int) -> WorkerFailed:
         raised = read_json(self._job.with_suffix(".memory"))["error"] if self._left(".memory") else None

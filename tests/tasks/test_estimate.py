@@ -81,8 +81,15 @@ def test_a_vllm_that_sleeps_needs_its_share_while_it_generates_and_not_beside_th
     asleep = needs(config)
     assert awake.memory_gib > asleep.memory_gib > sum(asleep.held.values()) + awake.held["vLLM's share"] - 0.01
     greedy = {"training.vllm_enable_sleep_mode": True, "training.vllm_gpu_memory_utilization": 0.95}
-    with pytest.raises(UserError, match="lower training.vllm_gpu_memory_utilization"):
+    with pytest.raises(UserError, match="lower training.vllm_gpu_memory_utilization$"):
         judge(config, needs(load("deployments/gsm8k.yaml", greedy)), GPU)
+
+
+def test_a_whole_model_with_a_penalty_has_a_second_one_to_refer_to():
+    whole = replace(QWEN, trained=QWEN.weights, adapted_inputs=0, bytes_per_held=4, bytes_per_trained=14)
+    for beta, lora, extra in ((0.0, None, 0.0), (0.04, None, 5.75), (0.04, {"r": 8}, 0.0)):
+        config = load({"training": {"beta": beta, "lora": lora}})
+        assert needs(config, architecture=whole).held.get("reference model", 0.0) == pytest.approx(extra, abs=0.01)
 
 
 def test_of_the_logits_no_more_is_counted_than_trl_holds_at_a_time():

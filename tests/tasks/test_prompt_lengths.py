@@ -84,7 +84,18 @@ def test_fewer_prompts_than_one_generation_takes_would_train_nothing(measure):
             r"train: the longest prompt has 300 tokens and a completion up to 101, more than "
             r"training.vllm_max_model_length \(400\) holds; raise that to 401",
         ),
-        ({"max_completion_length": 50}, {"evaluation": {"max_new_tokens": 101}}, "raise that to 401"),
+        ({"max_completion_length": 50}, {"evaluation": {"max_new_tokens": 120, "every_steps": 5}}, None),
+        ({"max_completion_length": 50}, {"evaluation": {"max_new_tokens": 121}}, None),  # without validation
+        (
+            {"max_completion_length": 50},
+            {"evaluation": {"max_new_tokens": 121, "every_steps": 5}},
+            "validation: .* raise that to 401, or lower evaluation.max_new_tokens or prompt.max_tokens",
+        ),
+        (
+            {"max_completion_length": 50},
+            {"evaluation": {"max_new_tokens": 802}},
+            "test: .* has room for 1100 in all; lower evaluation.max_new_tokens or",
+        ),
         ({"max_completion_length": 200}, {"prompt": {"max_tokens": 200}}, None),
         ({"max_completion_length": 201, "use_vllm": False}, {}, None),
         ({"max_completion_length": 801, "use_vllm": False}, {}, "has room for 1100 in all; lower training.max_comp"),

@@ -127,6 +127,12 @@ def test_a_worker_of_two_jobs_does_each_when_it_is_given(two_jobs, order):
     assert two_jobs.wait(5.0) == 0
 
 
+def test_what_a_worker_says_of_a_job_is_heard_before_its_answer(two_jobs):
+    two_jobs.give({"do": "progress"}, "one")
+    two_jobs.answer()
+    assert list(two_jobs.tail) == ["10%", "20%", "done"]
+
+
 def test_a_second_job_that_fails_is_told_as_one_that_is_the_only_one(two_jobs):
     two_jobs.give({"do": "add"}, "one")
     two_jobs.answer()
