@@ -22,6 +22,8 @@ PROGRAM = """
     from tasks.worker import run_worker
 
     def work(job):
+        while "after" in job and "pids" not in open(job["after"]).read():
+            time.sleep(0.05)
         if job["do"] == "refuse":
             raise UserError("the cup is empty; fill it")
         if job["do"] == "reward":
@@ -271,7 +273,8 @@ def test_one_of_several_workers_that_fails_ends_them_all_and_its_reason_is_given
     lines: list[str] = []
     started = time.monotonic()
     with pytest.raises(UserError, match="^the cup is empty; fill it$"):
-        run_jobs(worker, parts(tmp_path, {"do": "linger"}, {"do": "refuse"}), on_line=lines.append)
+        jobs = parts(tmp_path, {"do": "linger"}, {"do": "refuse", "after": str(tmp_path / "0.log")})
+        run_jobs(worker, jobs, on_line=lines.append)
     assert time.monotonic() - started < 30
     assert gone(pids_in((tmp_path / "0.log").read_text().splitlines()))
 
@@ -286,7 +289,7 @@ def test_the_grace_is_that_of_all_together(worker, tmp_path):
 def test_the_time_limit_ends_the_worker_and_what_it_started(worker, tmp_path):
     lines: list[str] = []
     with pytest.raises(UserError, match="ran past the time limit of 2 s .* last heard of with: pids"):
-        run(worker, tmp_path, lines, time_limit=2, do="linger")
+        run(worker, tmp_path, lines, time_limit=5, do="linger")
     assert gone(pids_in(lines))
 
 
