@@ -288,7 +288,7 @@ def test_the_grace_is_that_of_all_together(worker, tmp_path):
 
 def test_the_time_limit_ends_the_worker_and_what_it_started(worker, tmp_path):
     lines: list[str] = []
-    with pytest.raises(UserError, match="ran past the time limit of 2 s .* last heard of with: pids"):
+    with pytest.raises(UserError, match="ran past the time limit of 5 s .* last heard of with: pids"):
         run(worker, tmp_path, lines, time_limit=5, do="linger")
     assert gone(pids_in(lines))
 
