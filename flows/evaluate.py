@@ -4,6 +4,7 @@ python -m flows.evaluate deployments/gsm8k.yaml --model models:/grpo-gsm8k@champ
 prefect deployment run evaluate/gsm8k --param model=Qwen/Qwen2.5-1.5B-Instruct
 """
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from flows.stages import REFUSED, Context, log_line, run_stages, stage
 from flows.tags import run_tags
 from tasks.config import load
 from tasks.errors import UserError
-from tasks.preflight import preflight_worker
+from tasks.preflight import PreflightWorker
 from tasks.report import score_text
 from tasks.tracking import Tracker
 from tasks.versions import local_model
@@ -60,7 +61,7 @@ def evaluate(
 
 
 def _run(context: Context, model: str) -> State:
-    with preflight_worker(context.run, log_line, ["preflight"]) as worker:
+    with closing(PreflightWorker(context.run, log_line)) as worker:
         found = preflight(context, worker)
     context = context.pinned(found["model"])
     data = validate(context, ingest(context))["data"]

@@ -4,6 +4,7 @@ python -m flows.grpo deployments/gsm8k.yaml training.learning_rate=1e-5 --until 
 prefect deployment run grpo/gsm8k --param 'overrides={"training.learning_rate": 1e-5}'
 """
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,9 @@ from tasks.errors import UserError
 from tasks.estimate import Architecture, Machine, judge
 from tasks.estimate import estimate as estimate_needs
 from tasks.outcome import Outcome
-from tasks.preflight import preflight_worker
+from tasks.preflight import PreflightWorker
 from tasks.prompt_lengths import prompt_lengths as measure_prompts
 from tasks.prune import prune_checkpoints
-from tasks.supervise import Worker
 from tasks.tracking import Tracker
 from tasks.validate import gate_numbers
 
@@ -45,9 +45,9 @@ def check_rewards(context: Context, data: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-@stage("prompt_lengths")
+@stage("prompt_lengths", retries=1, delays=[5])
 def prompt_lengths(
-    context: Context, data: dict[str, Any], found: dict[str, Any], worker: Worker | None
+    context: Context, data: dict[str, Any], found: dict[str, Any], worker: PreflightWorker
 ) -> dict[str, Any]:
     return measure_prompts(context.config, data, found, worker, on_line=log_line)
 
@@ -138,7 +138,7 @@ def _run(context: Context, until: Stage) -> State:
     if until in GATES:  # they need no model, and run on any machine
         _pass_gates(context, until)
         return _stopped(until)
-    with preflight_worker(context.run, log_line) as worker:
+    with closing(PreflightWorker(context.run, log_line)) as worker:
         found = preflight(context, worker)
         context = context.pinned(found["model"])
         data, validated, checked = _pass_gates(context)

@@ -9,14 +9,14 @@ from flows.artifacts import show_gate
 from flows.stages import Context, log_line, stage
 from tasks import evaluate as evaluate_stage
 from tasks.ingest import ingest as ingest_data
+from tasks.preflight import PreflightWorker
 from tasks.preflight import preflight as preflight_checks
-from tasks.supervise import Worker
 from tasks.validate import gate_table
 from tasks.validate import validate as validate_data
 
 
-@stage("preflight")
-def preflight(context: Context, worker: Worker | None) -> dict[str, Any]:
+@stage("preflight", retries=1, delays=[5])
+def preflight(context: Context, worker: PreflightWorker) -> dict[str, Any]:
     return preflight_checks(context.run, context.config, worker)
 
 

@@ -480,7 +480,9 @@ class EvaluationSettings(Section):
     limit: int | None = Field(None, ge=1, description="Score the first so many test questions only.")
     validation_limit: int = Field(64, ge=1, description="Validation questions scored during training.")
     every_steps: int | None = Field(
-        None, ge=1, description="Score validation every so many steps; null: only the chosen checkpoint's own."
+        None,
+        ge=1,
+        description="Score validation every so many steps and keep the best weights; null: never, and keep the last.",
     )
     max_new_tokens: int | None = Field(
         None, ge=1, description="The longest completion, in tokens; null takes training.max_completion_length."

@@ -21,7 +21,7 @@ FITS = 0.95  # of what is there, that an estimate may reach
 LAUNCH_DECODE, LAUNCH_LEARN = 1e-4, 4e-3
 
 GIB = 2**30
-SHARE = "vLLM's share"
+SHARE, ON_CPU = "vLLM's share", "vLLM"
 
 
 @dataclass(frozen=True)
@@ -130,11 +130,15 @@ def judge(config: Config, found: Estimate, machine: Machine) -> str | None:
     sentence = f"training needs {found}, but this machine has {machine.memory_gib:.1f} GiB of {where}"
     if found.certain_gib > machine.memory_gib:
         certain = found.held | {name: gib for name, gib in found.generating.items() if name == SHARE}
-        share = max(certain, key=lambda part: certain[part]) == SHARE
-        asleep = training.grpo.get("vllm_enable_sleep_mode")
-        advice = "lower training.vllm_gpu_memory_utilization"
-        advice += "" if asleep else ", or set training.vllm_enable_sleep_mode=true"
-        raise UserError(f"{sentence}; {advice if share else 'take a smaller model, or a larger machine'}")
+        largest = max(certain, key=lambda part: certain[part])
+        advice = "take a smaller model, or a larger machine"
+        if largest == SHARE:
+            asleep = training.grpo.get("vllm_enable_sleep_mode")
+            advice = "lower training.vllm_gpu_memory_utilization"
+            advice += "" if asleep else ", or set training.vllm_enable_sleep_mode=true"
+        elif largest == ON_CPU and config.evaluation.vllm_kv_cache_gib > machine.memory_gib / 2:
+            advice = "lower evaluation.vllm_kv_cache_gib"
+        raise UserError(f"{sentence}; {advice}")
     if found.memory_gib > FITS * machine.memory_gib:
         return f"{sentence}; if memory runs out, {_advice(config)}"
     return None
@@ -199,7 +203,7 @@ def _vllm(config: Config, of: Architecture, machine: Machine) -> dict[str, float
     if not grpo.get("use_vllm") or grpo.get("vllm_mode") == "server":
         return {}
     if grpo.get("use_cpu"):
-        return {"vLLM": of.weights * of.bytes_per_weight / GIB + config.evaluation.vllm_kv_cache_gib}
+        return {ON_CPU: of.weights * of.bytes_per_weight / GIB + config.evaluation.vllm_kv_cache_gib}
     return {SHARE: grpo.get("vllm_gpu_memory_utilization", 0.3) * machine.memory_gib}
 
 

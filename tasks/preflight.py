@@ -1,7 +1,6 @@
 """Stage before all others: whatever would stop the run later and can be known now."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from importlib import import_module
 from threading import Thread
 from typing import Any
@@ -17,32 +16,38 @@ LEAST_GIB = 0.5  # of disk, to begin at all
 JOBS = ("preflight", "prompt_lengths")  # of its worker; stages by the same names give them
 
 
-@contextmanager
-def preflight_worker(run: Run, on_line: Callable[[str], None], stages: Sequence[str] = JOBS) -> Iterator[Worker | None]:
+class PreflightWorker:
     """The child that knows torch, TRL and the model: for `preflight`, and for `prompt_lengths` when there are data.
 
-    None where an earlier attempt has finished all of `stages`, which are those that the flow has.
+    It is started when it is first asked, and again where it has died meanwhile. To be closed.
     """
-    waiting = [stage for stage in stages if run.result(stage) is None]
-    if not waiting:
-        yield None
-        return
-    worker = Worker(
-        "tasks.preflight_worker",
-        run.folder / "preflight",
-        # With a dot it does not count as an attempt at its stage, which may never come.
-        log=run.log_file("preflight" if "preflight" in waiting else "preflight.prompts"),
-        on_line=on_line,
-        jobs=JOBS,
-        environment=QUIET,
-    )
-    try:
-        yield worker
-    finally:
-        worker.end()
+
+    def __init__(self, run: Run, on_line: Callable[[str], None]) -> None:
+        self._run, self._on_line = run, on_line
+        self._worker: Worker | None = None
+
+    def ask(self, stage: str, job: dict[str, Any], time_limit: float | None = None) -> dict[str, Any]:
+        """The result of the job of `stage`, one of `JOBS`. Raises as `Worker.answer` does."""
+        if self._worker is None or self._worker.ended:
+            self.close()
+            self._worker = Worker(
+                "tasks.preflight_worker",
+                self._run.folder / "preflight",
+                log=self._run.log_file(stage),
+                on_line=self._on_line,
+                jobs=JOBS,
+                environment=QUIET,
+            )
+        self._worker.give(job, stage)
+        return self._worker.answer(time_limit)
+
+    def close(self) -> None:
+        if self._worker is not None:
+            self._worker.end()
+            self._worker = None
 
 
-def preflight(run: Run, config: Config, worker: Worker | None) -> dict[str, Any]:
+def preflight(run: Run, config: Config, worker: PreflightWorker) -> dict[str, Any]:
     """Check disk, named files and MLflow, then, by the worker, device, TRL's and peft's own opinion, and the model.
 
     Gives `{"model": {"path", "identity", "revision"}, "engine", "dtype", "gpus", "disk_gib", "positions",
@@ -52,10 +57,9 @@ def preflight(run: Run, config: Config, worker: Worker | None) -> dict[str, Any]
     require_disk(run.folder, LEAST_GIB, "a run")
     check_files(config)
     check_reachable(tracking_uri(config.registry))
-    assert worker
-    worker.give({"config": config.dump(), "scratch": str(run.folder / "preflight")}, "preflight")
     # The data gate, which comes next, takes longer to import Great Expectations than to use it.
     Thread(target=import_module, args=("tasks.expectation_run",), daemon=True).start()
-    found = worker.answer(time_limit=600)
+    job = {"config": config.dump(), "scratch": str(run.folder / "preflight")}
+    found = worker.ask("preflight", job, time_limit=600)
     require_disk(run.folder, found["disk_gib"], "this run, with its checkpoints and the merged model,")
     return found

@@ -9,12 +9,12 @@ from typing import Any
 
 from tasks.config import Config
 from tasks.errors import UserError
+from tasks.preflight import PreflightWorker
 from tasks.run import digest, read_json, source_digest, stored, write_json
-from tasks.supervise import Worker
 
 
 def prompt_lengths(
-    config: Config, data: dict[str, Any], found: dict[str, Any], worker: Worker | None, on_line: Callable[[str], None]
+    config: Config, data: dict[str, Any], found: dict[str, Any], worker: PreflightWorker, on_line: Callable[[str], None]
 ) -> dict[str, Any]:
     """For each split {min, median, mean, max} of the prompts in tokens, and how many are above `prompt.max_tokens`.
 
@@ -24,9 +24,8 @@ def prompt_lengths(
     model = found["model"]
 
     def make(folder: Path) -> None:
-        assert worker
-        worker.give({"config": config.dump(), "data": data["folder"], "model": model["path"]}, "prompt_lengths")
-        write_json(folder / "lengths.json", worker.answer())
+        job = {"config": config.dump(), "data": data["folder"], "model": model["path"]}
+        write_json(folder / "lengths.json", worker.ask("prompt_lengths", job))
 
     key = digest(
         {
@@ -90,5 +89,6 @@ def _require_a_batch(config: Config, train: dict[str, Any]) -> None:
         raise UserError(
             f"train has {left} prompts, but one generation batch takes {needed} ({batch} completions in groups of "
             f"{group}); give more questions (data.max_samples, prompt.max_tokens), or generate fewer completions at a "
-            "time (training.steps_per_generation, training.per_device_train_batch_size)"
+            "time (training.steps_per_generation, training.gradient_accumulation_steps, "
+            "training.per_device_train_batch_size)"
         )

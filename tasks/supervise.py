@@ -151,6 +151,10 @@ class Worker:
         )
         self._output = _Output(self._process, kept, line_seen)
 
+    @property
+    def ended(self) -> bool:
+        return self._process.poll() is not None
+
     def give(self, job: dict[str, Any], name: str | None = None) -> None:
         """Let it begin with `job`, by the name `name` of its jobs."""
         self._job = self._jobs[0] if name is None else self._jobs[0].with_name(f"{name}.job")
@@ -215,8 +219,8 @@ class Worker:
         if lacking := self._signs.diagnosis(self._module, code, raised):
             return lacking
         what = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        last = "\n".join(self.tail)
-        return WorkerFailed(f"{self._module} ended with {what}; its log is {self._log}. It ends:\n{last}", code)
+        last = "It ends:\n" + "\n".join(self.tail) if self.tail else "Nothing is in it."
+        return WorkerFailed(f"{self._module} ended with {what}; its log is {self._log}. {last}", code)
 
     def _left(self, kind: str) -> bool:
         return self._job.with_suffix(kind).exists()

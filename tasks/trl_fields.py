@@ -113,6 +113,7 @@ MINIMUM: dict[str, tuple[float, bool]] = {
     "save_total_limit": (1, True),
     "vllm_gpu_memory_utilization": (0, False),
     "vllm_tensor_parallel_size": (1, True),
+    "vllm_max_model_length": (1, True),
     "seed": (0, True),
     "data_seed": (0, True),
     "dataloader_num_workers": (0, True),
@@ -173,7 +174,7 @@ def _convert(dotted: str, value: Any, field: dict[str, Any]) -> Any:
     types_, choices = field["types"], field["choices"]
     if value is None:
         if "null" not in types_ or dotted.rpartition(".")[2] in NEEDED:
-            raise ValueError(f"{dotted} cannot be null: it must be {_words(types_)}")
+            raise ValueError(f"{dotted} cannot be null: it must be {_words([one for one in types_ if one != 'null'])}")
         return None
     if choices is not None:
         if isinstance(value, bool) and dotted.endswith(".scale_rewards"):

@@ -35,7 +35,11 @@ def mlflow_server(tmp_path_factory: pytest.TempPathFactory, empty_database: Path
 def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A real `prefect server`, with a home of its own."""
     folder = tmp_path_factory.mktemp("prefect-server")
-    environment = {"PREFECT_HOME": str(folder / "home"), "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
+    environment = {
+        "PREFECT_HOME": str(folder / "home"),
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
+    }
     server = Server(folder, ["prefect", "server", "start"], "/api/health", environment)
     server.start()
     yield server

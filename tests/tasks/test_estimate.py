@@ -60,6 +60,16 @@ def test_what_cannot_fit_is_refused_and_what_may_not_is_warned_of():
     assert warning is not None and "training.gradient_checkpointing=true" in warning
 
 
+def test_a_cache_that_is_larger_than_the_machine_is_told_from_a_model_that_is():
+    demo = load("deployments/demo.yaml", {"evaluation.vllm_kv_cache_gib": 500})
+    with pytest.raises(UserError, match="24.0 GiB of RAM; lower evaluation.vllm_kv_cache_gib$"):
+        judge(demo, needs(demo), GPU)
+    small = replace(GPU, memory_gib=5.0)
+    demo = load("deployments/demo.yaml")
+    with pytest.raises(UserError, match="take a smaller model, or a larger machine$"):
+        judge(demo, needs(demo, small), small)
+
+
 def test_weights_that_may_be_divided_among_processes_are_not_judged():
     config = load("deployments/gsm8k.yaml", {"training.deepspeed": "zero3.json"})
     assert judge(config, needs(config, replace(GPU, memory_gib=1.0)), replace(GPU, memory_gib=1.0)) is None

@@ -1,13 +1,16 @@
 """Prompts are counted in tokens, in a child, before anything is generated."""
 
 import json
+import os
+import signal
+from contextlib import closing
 
 import pytest
 
 from tasks.config import Config
-from tasks.errors import UserError
+from tasks.errors import UserError, WorkerFailed
 from tasks.ingest import ingest
-from tasks.preflight import preflight_worker
+from tasks.preflight import PreflightWorker
 from tasks.prompt_lengths import prompt_lengths, require_room
 from tasks.run import Run
 
@@ -25,7 +28,7 @@ def measure(runs, tmp_path, untrained_model):
 
     def run(training=None, **prompt):
         config = Config.model_validate({"data": {"path": str(source)}, "prompt": prompt, "training": training or {}})
-        with preflight_worker(Run.open("a-run"), said.append) as worker:
+        with closing(PreflightWorker(Run.open("a-run"), said.append)) as worker:
             return prompt_lengths(config, ingest(config.data), found, worker, said.append), said
 
     return run
@@ -117,3 +120,23 @@ def test_a_prompt_and_its_completion_must_fit_together(training, more, words):
 def test_a_model_whose_room_is_not_known_is_believed_to_have_enough():
     lengths = {"train": {"max": 300}, "validation": {"max": 300}, "test": {"max": 300}}
     require_room(Config.model_validate({"training": {"max_completion_length": 10**6}}), lengths, None)
+
+
+def test_a_worker_that_was_killed_while_others_worked_is_started_again(measure, monkeypatch, runs):
+    from tasks.supervise import Worker
+
+    answer, started = Worker.answer, []
+
+    def killed_first(worker, *arguments):
+        started.append(worker)
+        if len(started) == 1:
+            os.kill(worker._process.pid, signal.SIGKILL)
+        return answer(worker, *arguments)
+
+    monkeypatch.setattr(Worker, "answer", killed_first)
+    with closing(PreflightWorker(Run.open("another-run"), lambda _: None)) as worker:
+        with pytest.raises(WorkerFailed, match="SIGKILL"):
+            worker.ask("prompt_lengths", {})
+        with pytest.raises(WorkerFailed, match="KeyError: 'config'"):
+            worker.ask("prompt_lengths", {})
+    assert len(set(map(id, started))) == 2 and all(worker.ended for worker in started)

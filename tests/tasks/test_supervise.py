@@ -146,10 +146,12 @@ def test_a_second_job_that_fails_is_told_as_one_that_is_the_only_one(two_jobs):
 def test_a_worker_that_dies_between_two_jobs_is_missed_by_the_second(two_jobs):
     two_jobs.give({"do": "add"}, "one")
     two_jobs.answer()
+    assert not two_jobs.ended
     os.kill(two_jobs._process.pid, signal.SIGKILL)
     two_jobs.give({"do": "add"}, "other")
-    with pytest.raises(WorkerFailed, match="SIGKILL"):
+    with pytest.raises(WorkerFailed, match="SIGKILL; its log is .*log. Nothing is in it.$"):
         two_jobs.answer()
+    assert two_jobs.ended
 
 
 def test_an_answer_that_takes_too_long_ends_in_a_sentence(two_jobs):
