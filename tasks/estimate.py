@@ -73,9 +73,13 @@ class Estimate:
     """None where the machine's speed is not known."""
 
     @property
-    def certain_gib(self) -> float:
+    def certain(self) -> dict[str, float]:
         """What there must be room for, whatever the batches: what is held, and vLLM's share while it is awake."""
-        return sum(self.held.values()) + self.generating.get(SHARE, 0.0)
+        return self.held | {name: gib for name, gib in self.generating.items() if name == SHARE}
+
+    @property
+    def certain_gib(self) -> float:
+        return sum(self.certain.values())
 
     @property
     def memory_gib(self) -> float:
@@ -129,8 +133,7 @@ def judge(config: Config, found: Estimate, machine: Machine) -> str | None:
     where = "RAM" if training.grpo.get("use_cpu") else "memory on each GPU"
     sentence = f"training needs {found}, but this machine has {machine.memory_gib:.1f} GiB of {where}"
     if found.certain_gib > machine.memory_gib:
-        certain = found.held | {name: gib for name, gib in found.generating.items() if name == SHARE}
-        largest = max(certain, key=lambda part: certain[part])
+        largest = max(found.certain, key=lambda part: found.certain[part])
         advice = "take a smaller model, or a larger machine"
         if largest == SHARE:
             asleep = training.grpo.get("vllm_enable_sleep_mode")

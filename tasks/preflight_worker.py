@@ -199,12 +199,11 @@ def disk_gib(sizes: Architecture, config: Config) -> float:
     """
     grpo = config.training.grpo
     kept = grpo.get("save_total_limit") or 1  # with null all are kept, and it cannot be known how many that will be
-    of_one = (12 if config.training.lora is not None else 3 * sizes.bytes_per_held) * sizes.trained
-    checkpoints = 0 if grpo.get("save_strategy") == "no" else (kept + 1) * of_one
+    trained = sizes.trained * (4 if config.training.lora is not None else sizes.bytes_per_held)
+    checkpoints = 0 if grpo.get("save_strategy") == "no" else (kept + 1) * 3 * trained
     has_merged = config.registry.merged or config.training.lora is None
     merged = 2 * sizes.weights * sizes.bytes_per_held if has_merged else 0
-    chosen = sizes.trained * (4 if config.training.lora is not None else sizes.bytes_per_held)
-    return (checkpoints + chosen + merged) / 2**30 + OTHERS_GIB
+    return (checkpoints + trained + merged) / 2**30 + OTHERS_GIB
 
 
 if __name__ == "__main__":

@@ -124,9 +124,9 @@ class Worker:
         """`jobs` are names for what the module can do, in its order; by default it can do one thing."""
         folder.mkdir(parents=True, exist_ok=True)
         self._module, self._log = module, log
-        self._jobs = [folder / f"{name}.job" for name in jobs or (module.rpartition(".")[2],)]
-        self._job = self._jobs[0]
-        for job in self._jobs:
+        self._jobs = {name: folder / f"{name}.job" for name in jobs or (module.rpartition(".")[2],)}
+        self._job = next(iter(self._jobs.values()))
+        for job in self._jobs.values():
             for kind in (".job", ".result", ".error", ".memory"):
                 job.with_suffix(kind).unlink(missing_ok=True)
         self.tail: deque[str] = deque(maxlen=30)
@@ -141,7 +141,7 @@ class Worker:
 
         kept = log.open("ab")
         self._process = subprocess.Popen(
-            [*(launcher or (sys.executable, "-m")), module, *map(str, self._jobs)],
+            [*(launcher or (sys.executable, "-m")), module, *map(str, self._jobs.values())],
             cwd=PROJECT,
             stdin=subprocess.PIPE,  # never written to; its closing tells the worker that we are gone
             stdout=subprocess.PIPE,
@@ -157,8 +157,8 @@ class Worker:
 
     def give(self, job: dict[str, Any], name: str | None = None) -> None:
         """Let it begin with `job`, by the name `name` of its jobs."""
-        self._job = self._jobs[0] if name is None else self._jobs[0].with_name(f"{name}.job")
-        assert self._job in self._jobs
+        if name is not None:
+            self._job = self._jobs[name]
         write_json(self._job, job)
 
     def answer(self, time_limit: float | None = None) -> dict[str, Any]:

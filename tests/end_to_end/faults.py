@@ -157,8 +157,9 @@ class Faults:
         # The innermost of the worker programs: behind accelerate's launcher, the trainer itself. The preflight's waits
         # for another job while other stages have workers of their own.
         commands = {one: " ".join(command_of(one)) for one in process_family(process.pid)[1:]}
-        waits = "" if moment.stage == "preflight" else "tasks.preflight_worker"
-        jobs = [one for one, command in commands.items() if ".job" in command and not (waits and waits in command)]
+        if moment.stage != "preflight":
+            commands = {one: command for one, command in commands.items() if "preflight_worker" not in command}
+        jobs = [one for one, command in commands.items() if ".job" in command]
         return jobs[-1] if jobs else None
 
     def _look_for_redone(self, finished: dict[str, int]) -> None:
