@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from itertools import count
 from pathlib import Path
+from threading import Lock
 
 import mlflow
 import pandas as pd
@@ -82,8 +83,18 @@ def weights(tmp_path_factory):
 
 @pytest.fixture
 def in_process(monkeypatch):
-    """The worker's work without its process, which takes seconds to import torch."""
-    monkeypatch.setattr(register_stage, "run_job", lambda module, job, folder, **_: build(job))
+    """The worker's work without its process, which takes seconds to import torch.
+
+    One job at a time: transformers changes its own classes while it loads a model, and of two loads that overlap in one
+    process the second would leave them changed, for every later test.
+    """
+    alone = Lock()
+
+    def run_job(module, job, folder, **_):
+        with alone:
+            return build(job)
+
+    monkeypatch.setattr(register_stage, "run_job", run_job)
 
 
 def results(correct=(), reward=None, questions="q") -> pd.DataFrame:
