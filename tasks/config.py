@@ -344,6 +344,18 @@ class TrainingSettings(BaseModel):
         return PIPELINE_DEFAULTS | dict(self.__pydantic_extra__ or {})
 
     @property
+    def on_cpu(self) -> bool:
+        """Whether a GPU is left alone, should there be one."""
+        return bool(self.grpo.get("use_cpu"))
+
+    @property
+    def vllm(self) -> Literal["colocate", "server"] | None:
+        """Where vLLM writes the completions: in the trainer's process or in one of its own. None: transformers does."""
+        if not self.grpo.get("use_vllm"):
+            return None
+        return "server" if self.grpo.get("vllm_mode") == "server" else "colocate"
+
+    @property
     def device_batch(self) -> int:
         """Completions that one process takes at one time."""
         size: int = self.grpo.get("per_device_train_batch_size", 8)
@@ -381,7 +393,7 @@ class TrainingSettings(BaseModel):
     def keeps_old_logps(self) -> bool:
         """Whether TRL scores completions once before it learns from them: where vLLM's probabilities are corrected for,
         or where the weights change between generation and learning."""
-        corrects = self.grpo.get("use_vllm") and self.grpo.get("vllm_importance_sampling_correction", True)
+        corrects = self.vllm is not None and self.grpo.get("vllm_importance_sampling_correction", True)
         return bool(corrects) or self.accumulation % self._cycle_batches != 0
 
     @property
@@ -391,13 +403,12 @@ class TrainingSettings(BaseModel):
 
     @model_validator(mode="after")
     def _server_is_asked_for_in_full(self) -> Self:
-        grpo = self.grpo
         if self.vllm_server is None:
             return self
-        if not grpo.get("use_vllm") or grpo.get("vllm_mode") != "server":
+        if self.vllm != "server":
             raise ValueError("training.vllm_server needs training.use_vllm=true and training.vllm_mode=server")
         for name in ("vllm_server_host", "vllm_server_port", "vllm_server_base_url", "vllm_group_port"):
-            if name in grpo:
+            if name in self.grpo:
                 raise ValueError(f"training.{name} is chosen by the pipeline, which starts training.vllm_server itself")
         return self
 
@@ -413,7 +424,7 @@ class TrainingSettings(BaseModel):
 
     @model_validator(mode="after")
     def _a_cpu_has_one_process(self) -> Self:
-        if self.grpo.get("use_cpu") and self.processes > 1:
+        if self.on_cpu and self.processes > 1:
             raise ValueError(
                 f"training.processes is {self.processes}, but training.use_cpu trains in one process, which takes all "
                 "cores; set training.processes=1"
@@ -577,7 +588,7 @@ class Config(Section):
         """How many processes share the questions of an evaluation."""
         if self.evaluation.processes:
             return self.evaluation.processes
-        if self.training.grpo.get("use_cpu"):
+        if self.training.on_cpu:
             return 1
         server = self.training.vllm_server
         return self.training.processes + (server.gpus if server else 0)
@@ -586,7 +597,7 @@ class Config(Section):
     def concurrency_limit(self) -> str | None:
         """The name of the limit that `training.concurrency_limit` means."""
         name = self.training.concurrency_limit
-        return (None if self.training.grpo.get("use_cpu") else "gpu") if name == "auto" else name
+        return (None if self.training.on_cpu else "gpu") if name == "auto" else name
 
     def dump(self) -> dict[str, Any]:
         """The resolved configuration as plain JSON values."""

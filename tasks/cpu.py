@@ -39,7 +39,7 @@ def prepare_environment(config: Config) -> dict[str, str]:
 
 def takes_shortcuts(config: Config) -> bool:
     """Whether (3) and (4) are in force."""
-    return bool(config.training.grpo.get("use_cpu")) and config.training.cpu_shortcuts
+    return config.training.on_cpu and config.training.cpu_shortcuts
 
 
 def adapt_trl(config: Config) -> None:
@@ -48,7 +48,7 @@ def adapt_trl(config: Config) -> None:
         import trl.trainer.utils
 
         trl.trainer.utils._use_triton = lambda device: True  # (3): read as "score the valid positions only"
-    if config.training.grpo.get("use_vllm"):
+    if config.training.vllm:
         os.environ.update(prepare_environment(config))
         import trl.generation.vllm_generation
 

