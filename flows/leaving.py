@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import NoReturn
 
 import psutil
+from prefect.settings import get_current_settings
 
 
 def leave(code: int) -> NoReturn:
@@ -39,13 +40,15 @@ def leave_within(seconds: float, code: int) -> None:
 def leaving_in_time(last_word: str) -> Iterator[None]:
     """Leave within ten seconds once what is done here is cancelled, with a word on what can be done then.
 
-    Prefect grants thirty seconds in all.
+    Prefect grants thirty seconds in all. The temporary server of a run without one gets a terminal's signals, too, and
+    so is gone as a rule: for it five do, after which Prefect would begin to complain.
     """
     try:
         yield
     except Exception:
         raise
-    except BaseException:  # a cancellation arrives as TerminationSignal, which is no Exception
+    except BaseException as ended:  # a cancellation arrives as TerminationSignal, which is no Exception
         print(last_word, file=sys.stderr)
-        leave_within(10, 128 + signal.SIGTERM)
+        by = signal.SIGINT if isinstance(ended, KeyboardInterrupt) else signal.SIGTERM
+        leave_within(10 if get_current_settings().api.url else 5, 128 + by)
         raise

@@ -13,10 +13,11 @@ from sandbox import Sandbox, write_config
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_command_ends_within_half_a_minute_though_its_prefect_server_has_ended_before(
-    tmp_path, tiny_settings: dict[str, Any], untrained_model
+    number: signal.Signals, tmp_path, tiny_settings: dict[str, Any], untrained_model
 ):
-    """As when a terminal is closed, or a container is stopped: the whole process group gets the signal."""
+    """As when a container is stopped, or by Ctrl-C in a terminal: the whole process group gets the signal."""
     place = Sandbox(tmp_path)  # so it starts a Prefect server of its own
     settings = tiny_settings | {"model": tiny_settings["model"] | {"name": str(untrained_model)}}
     settings["evaluation"] = settings["evaluation"] | {"every_steps": None, "limit": 8}
@@ -29,9 +30,9 @@ def test_a_command_ends_within_half_a_minute_though_its_prefect_server_has_ended
         time.sleep(0.2)
     family = process_family(process.pid)
     assert any("uvicorn" in " ".join(one.cmdline()) for one in family if one.status() != psutil.STATUS_ZOMBIE)
-    os.killpg(process.pid, signal.SIGTERM)
+    os.killpg(process.pid, number)
     asked = time.monotonic()
-    assert process.wait(45) == 128 + signal.SIGTERM
+    assert process.wait(45) == 128 + number
     assert time.monotonic() - asked < 30
     assert left_of(family, within=5) == []
     [recorded] = place.mlflow_runs()
