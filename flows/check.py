@@ -4,6 +4,7 @@ Exit code 0 if both are passed. Nothing is trained, and no model is loaded.
 """
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -36,6 +37,8 @@ def main(arguments: Sequence[str]) -> int:
     except (UserError, WorkerFailed, ConnectionError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
     return 0
 
 

@@ -14,7 +14,7 @@ from prefect.states import Completed, Failed
 
 from flows.beginning import begin
 from flows.hooks import end_record
-from flows.shared_stages import ingest, preflight, score_untrained, validate
+from flows.shared_stages import ingest, preflight, prompt_lengths, score_untrained, validate
 from flows.stages import REFUSED, Context, log_line, run_stages, stage
 from flows.tags import run_tags
 from tasks.config import load
@@ -62,9 +62,10 @@ def evaluate(
 
 def _run(context: Context, model: str) -> State:
     with closing(PreflightWorker(context.run, log_line)) as worker:
-        found = preflight(context, worker)
-    context = context.pinned(found["model"])
-    data = validate(context, ingest(context))["data"]
+        found = preflight(context, worker, trains=False)
+        context = context.pinned(found["model"])
+        data = validate(context, ingest(context))["data"]
+        prompt_lengths(context, data, found, worker, splits=["test"])
     with Tracker.open(
         context.config.registry,
         context.run,

@@ -17,7 +17,7 @@ from flows.artifacts import completions_table, measured, publish, show_gate
 from flows.beginning import begin
 from flows.hooks import end_record
 from flows.run_id import run_id
-from flows.shared_stages import ingest, preflight, score_untrained, validate
+from flows.shared_stages import ingest, preflight, prompt_lengths, score_untrained, validate
 from flows.stages import REFUSED, Context, log_line, run_stages, stage
 from flows.tags import run_tags
 from tasks import check_rewards as check_rewards_stage
@@ -30,7 +30,6 @@ from tasks.estimate import Architecture, Machine, judge
 from tasks.estimate import estimate as estimate_needs
 from tasks.outcome import Outcome
 from tasks.preflight import PreflightWorker
-from tasks.prompt_lengths import prompt_lengths as measure_prompts
 from tasks.prune import prune_checkpoints
 from tasks.tracking import Tracker
 from tasks.validate import gate_numbers
@@ -43,13 +42,6 @@ def check_rewards(context: Context, data: dict[str, Any]) -> dict[str, Any]:
     found = check_rewards_stage.check_rewards(context.run, context.config, data, on_line=log_line)
     show_gate("check_rewards", found["markdown"])
     return found
-
-
-@stage("prompt_lengths", retries=1, delays=[5])
-def prompt_lengths(
-    context: Context, data: dict[str, Any], found: dict[str, Any], worker: PreflightWorker
-) -> dict[str, Any]:
-    return measure_prompts(context.config, data, found, worker, on_line=log_line)
 
 
 @stage("estimate")
@@ -139,7 +131,7 @@ def _run(context: Context, until: Stage) -> State:
         _pass_gates(context, until)
         return _stopped(until)
     with closing(PreflightWorker(context.run, log_line)) as worker:
-        found = preflight(context, worker)
+        found = preflight(context, worker, trains=True)
         context = context.pinned(found["model"])
         data, validated, checked = _pass_gates(context)
         lengths = prompt_lengths(context, data, found, worker)

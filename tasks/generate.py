@@ -20,6 +20,8 @@ from tasks import cpu
 from tasks.adapters import served_rank, takes_adapters
 from tasks.config import Config
 from tasks.engine import choose_engine
+from tasks.errors import UserError, first_line
+from tasks.memory import is_out_of_memory
 from tasks.models import load_architecture, load_model, pick_dtype
 
 # A line every few seconds is what a log wants; the supervisor turns each redrawing into one.
@@ -90,7 +92,17 @@ class VLLMEngine:
         merged = adapter if served_rank is None else None
         self.request = LoRARequest("adapter", 1, str(adapter)) if served_rank else None
         with _merged(config, path, merged, tokenizer, on_cpu) if merged else nullcontext(path) as weights:
-            self.llm = LLM(**vllm_arguments(config, weights, max_tokens, on_cpu=on_cpu, served_rank=served_rank))
+            arguments = vllm_arguments(config, weights, max_tokens, on_cpu=on_cpu, served_rank=served_rank)
+            try:
+                self.llm = LLM(**arguments)
+            except (ValueError, RuntimeError) as error:
+                # Of an engine in a process of its own a RuntimeError says only that it has failed.
+                if is_out_of_memory(error) or (isinstance(error, RuntimeError) and not on_cpu):
+                    raise
+                raise UserError(
+                    f"vLLM cannot serve {config.model.name} ({first_line(error, 300)}); correct the model, "
+                    "evaluation.max_new_tokens or evaluation.vllm_memory, or set evaluation.engine=transformers"
+                ) from None
 
     def generate(self, prompts: Sequence[list[int]], sampling: Sampling) -> list[list[Completion]]:
         from vllm import SamplingParams

@@ -30,7 +30,8 @@ VLLM_SHARE = 0.3  # of the GPU's memory, that TRL gives vLLM where nothing is sa
 LEAST_SHARE = 0.1  # below which lowering it is not tried
 VMSTAT = Path("/proc/vmstat")
 
-_NO_ROOM = re.compile(r"Free memory on device \S+ .*less than desired")  # vLLM at its start
+# vLLM at its start, on a GPU and on a CPU
+_NO_ROOM = re.compile(r"Free memory on device \S+ .*less than desired|Available memory on node \d+ .* on kv cache")
 # What allocators say: torch's on a GPU (two ways), cuBLAS, NCCL, the CPU's, C++'s.
 _NOTHING_LEFT = re.compile(
     r"OutOfMemoryError|(CUDA|HIP|XPU) out of memory|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED"

@@ -47,19 +47,20 @@ class PreflightWorker:
             self._worker = None
 
 
-def preflight(run: Run, config: Config, worker: PreflightWorker) -> dict[str, Any]:
-    """Check disk, named files and MLflow, then, by the worker, device, TRL's and peft's own opinion, and the model.
+def preflight(run: Run, config: Config, worker: PreflightWorker, trains: bool) -> dict[str, Any]:
+    """Check disk, named files and MLflow, then, by the worker, device and model, and TRL's and peft's own opinion.
 
-    Gives `{"model": {"path", "identity", "revision"}, "engine", "dtype", "gpus", "disk_gib", "positions",
-    "architecture", "machine"}`: `positions` is the most tokens that the model has room for, or null; the last two are
-    as `tasks.estimate` has them. Raises UserError.
+    Gives `{"model": {"path", "identity", "revision"}, "engine", "dtype", "gpus", "disk_gib", "positions"}`, where
+    `positions` is the most tokens that the model has room for, or null; for a flow that `trains`, also `"architecture"`
+    and `"machine"` as `tasks.estimate` has them. Raises UserError.
     """
     require_disk(run.folder, LEAST_GIB, "a run")
     check_files(config)
     check_reachable(tracking_uri(config.registry))
     # The data gate, which comes next, takes longer to import Great Expectations than to use it.
     Thread(target=import_module, args=("tasks.expectation_run",), daemon=True).start()
-    job = {"config": config.dump(), "scratch": str(run.folder / "preflight")}
+    job = {"config": config.dump(), "trains": trains, "scratch": str(run.folder / "preflight")}
     found = worker.ask("preflight", job, time_limit=600)
-    require_disk(run.folder, found["disk_gib"], "this run, with its checkpoints and the merged model,")
+    made = ", with its checkpoints and the merged model," if trains else ""
+    require_disk(run.folder, found["disk_gib"], f"this run{made}")
     return found

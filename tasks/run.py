@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from tasks.errors import UserError
+from tasks.torn import first_torn
 
 # The locks of this process; the system gives them back when it ends.
 _claimed: dict[Path, IO[str]] = {}
@@ -164,12 +165,14 @@ class Run:
 
 
 def stored(kind: str, key: str, make: Callable[[Path], None]) -> Path:
-    """The folder `store/<kind>/<key>`, made by `make(folder)` if it is not there yet.
+    """The folder `store/<kind>/<key>`, made by `make(folder)` if it is not there yet, or has a torn table or weights.
 
     `make` fills a temporary folder that takes its place only when whole, so a killed run leaves nothing half-done and
     two runs that make the same thing do not disturb each other.
     """
     final = runs_root() / "store" / kind / key
+    if final.is_dir() and first_torn(final.rglob("*")):
+        shutil.rmtree(final, ignore_errors=True)  # another run may be doing so, too
     if final.is_dir():
         os.utime(final)  # `tasks.prune` removes what has not been used for long
         return final
@@ -197,13 +200,17 @@ def one_at_a_time(lock: Path) -> Iterator[None]:
 
 
 def still_there(value: Any) -> bool:
-    """Whether all files that a stage's result names are still there; `tasks.prune` may have removed some."""
+    """Whether all files that a stage's result names are still there and whole, and of folders the files right in them;
+    `tasks.prune` may have removed some."""
     if isinstance(value, dict):
         return all(still_there(part) for part in value.values())
     if isinstance(value, list):
         return all(still_there(part) for part in value)
     root = f"{runs_root()}{os.sep}"
-    return not (isinstance(value, str) and value.startswith(root) and "\n" not in value) or Path(value).exists()
+    if not (isinstance(value, str) and value.startswith(root) and "\n" not in value):
+        return True
+    path = Path(value)
+    return path.exists() and first_torn(path.iterdir() if path.is_dir() else [path]) is None
 
 
 def digest(value: Any) -> str:

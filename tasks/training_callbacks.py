@@ -25,6 +25,7 @@ from tasks.run import read_json, write_json
 from tasks.scoring import Scorer
 from tasks.sick_runs import Watch
 from tasks.summary import scored, summary
+from tasks.torn import first_torn
 
 
 class MetricsFile(TrainerCallback):
@@ -130,8 +131,7 @@ class Validation(TrainerCallback):
         kept = fitting(ids, config.prompt)[: config.evaluation.validation_limit]
         self.rows = rows.iloc[kept].reset_index(drop=True)
         self.prompts, self.ids = [prompts[place] for place in kept], [ids[place] for place in kept]
-        record = folder / "chosen.json"
-        self.best: dict[str, Any] | None = read_json(record) if record.exists() else None
+        self.best = _chosen(folder)
         self.last = -1
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -212,6 +212,22 @@ class Validation(TrainerCallback):
             Completion(text, list(row), bool(row) and row[-1] in trainer.eos_token_ids)
             for text, row in zip(texts, completions, strict=True)
         ]
+
+
+def _chosen(folder: Path) -> dict[str, Any] | None:
+    """What an earlier attempt chose and its scores, if it did so, and both are whole."""
+    record = folder / "chosen.json"
+    if not record.exists():
+        return None
+    torn = first_torn((folder / "chosen").glob("*"))
+    try:
+        best: dict[str, Any] | None = read_json(record)
+    except ValueError:
+        torn, best = record, None
+    if torn is None:
+        return best
+    print(f"WARNING the weights chosen so far are left out, since {torn.name} cannot be read", flush=True)
+    return None
 
 
 def _is_number(value: Any) -> bool:

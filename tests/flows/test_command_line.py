@@ -148,6 +148,11 @@ def outcomes(
     }
     cases["a missing configuration"] = ["flows.grpo", str(place.folder / "nowhere.yaml")]
     cases["a version that is not registered"] = ["flows.evaluate", str(config), "--model", "models:/nobody@champion"]
+    # What is said of training is not for a model that is only scored: no server, and no adapter that must fit it.
+    of_training = ["training.use_vllm=true", "training.vllm_mode=server", "training.lora={target_modules: [nowhere]}"]
+    too_long = ["evaluation.max_new_tokens=5000", "training.per_device_train_batch_size=8000"]
+    cases["an evaluation that is too long"] = ["flows.evaluate", str(config), *of_training, *too_long]
+    cases["a version without its number"] = ["flows.evaluate", str(config), "--model", "models:/nobody"]
     cases["all well up to the gates"] = ["flows.grpo", str(config), *GATES]
     cases |= {f"check {name}": ["flows.check", str(place.folder / f"{name}.yaml")] for name in REWARDS}
     (place.folder / "cases.json").write_text(json.dumps(cases))
@@ -176,6 +181,19 @@ def test_a_version_that_is_not_registered_is_not_scored(outcomes):
     outcome = outcomes["a version that is not registered"]
     assert outcome.code == 1
     assert "models:/nobody@champion is not in the registry" in outcome.sentence
+
+
+def test_an_evaluation_is_held_to_the_models_room_and_not_to_the_settings_of_training(outcomes):
+    outcome = outcomes["an evaluation that is too long"]
+    assert outcome.code == 1
+    assert "test: the longest prompt has " in outcome.sentence and "lower evaluation.max_new_tokens" in outcome.sentence
+
+
+def test_a_version_without_its_number_is_asked_for_with_it(outcomes):
+    assert (
+        "models:/nobody names no version; write models:/nobody/1 or"
+        in outcomes["a version without its number"].sentence
+    )
 
 
 def test_what_is_well_runs_as_far_as_asked(outcomes):

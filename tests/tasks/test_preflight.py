@@ -1,5 +1,6 @@
 """Settings that TRL takes, and comes to grief on when it begins to train, are refused before anything is done."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from transformers import GPT2Config, Qwen2Config
 from tasks.config import load
 from tasks.errors import UserError
 from tasks.models import load_architecture, load_empty
-from tasks.preflight_worker import check_lora, check_precision, disk_gib, positions, try_out
+from tasks.preflight_worker import check_lora, check_precision, check_server, disk_gib, positions, try_out
 from tasks.training_arguments import grpo_config, lora_config, weights_dtype
 
 
@@ -101,6 +102,34 @@ def test_16_bits_for_a_whole_model_are_warned_of_or_refused(capsys):
     assert capsys.readouterr().out.startswith("WARNING model.dtype=bfloat16 with training.lora=null")
     with pytest.raises(UserError, match="model.dtype=float16 with training.lora=null .* leave model.dtype to auto"):
         check_precision(whole("float16"))
+
+
+@pytest.mark.parametrize(
+    ("lora", "training", "words"),
+    [
+        ({"target_modules": ["q_proj", "embed_tokens"]}, {}, "target_modules has the embedding, but .* take it out"),
+        ({"target_modules": ["q_proj", "lm_head"]}, {}, "target_modules has the output layer .* take it out"),
+        ({"target_modules": ["q_proj"], "trainable_token_indices": [1, 2]}, {}, "trainable_token_indices is set, but"),
+        ({"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]}, {"use_vllm": True}, "set training.use_vllm=f"),
+        ({"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"]}, {"use_vllm": True}, "go on with the old"),
+        ({"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]}, {}, None),
+        ({"target_modules": "all-linear", "modules_to_save": ["norm"]}, {"use_vllm": True}, None),
+    ],
+    ids=str,
+)
+def test_an_adapter_that_would_part_what_the_model_has_as_one_is_refused(lora, training, words, untrained_model):
+    """The embedding is the output layer, too: what is learned for one would be lost, or change both, in a merge."""
+    config = load({"model": {"name": str(untrained_model)}, "training": training | {"lora": lora}})
+    of = load_architecture(str(untrained_model), config.model)
+    empty = load_empty(str(untrained_model), of, config.model)
+    with pytest.raises(UserError, match=words) if words else nullcontext():
+        check_lora(lora_config(config), empty, of, config)
+
+
+def test_weights_cannot_be_sent_to_a_server_from_a_cpu():
+    training = {"use_cpu": True, "use_vllm": True, "vllm_mode": "server", "vllm_server": {"gpus": 1}}
+    with pytest.raises(UserError, match="from GPU to GPU only; on a CPU set training.vllm_mode=colocate"):
+        check_server(load({"training": training}))
 
 
 def test_a_whole_model_in_32_bits_is_counted_as_such(untrained_model, monkeypatch):

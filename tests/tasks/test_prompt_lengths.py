@@ -122,6 +122,13 @@ def test_a_model_whose_room_is_not_known_is_believed_to_have_enough():
     require_room(Config.model_validate({"training": {"max_completion_length": 10**6}}), lengths, None)
 
 
+def test_vllm_cannot_be_given_more_room_than_the_model_has():
+    lengths = {split: {"max": 300} for split in ("train", "validation", "test")}
+    config = Config.model_validate({"training": {"use_vllm": True, "vllm_max_model_length": 2000}})
+    with pytest.raises(UserError, match="vllm_max_model_length is 2000, but .* has room for 1100 tokens; lower it"):
+        require_room(config, lengths, 1100)
+
+
 def test_a_worker_that_was_killed_while_others_worked_is_started_again(measure, monkeypatch, runs):
     from tasks.supervise import Worker
 

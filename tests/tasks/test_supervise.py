@@ -213,6 +213,11 @@ def test_a_full_disk_is_one_sentence(worker, tmp_path):
             "utilization (0.85, 20.1 GiB). Decrease GPU memory utilization or reduce GPU memory used by others.",
             True,
         ),
+        (
+            "ValueError: Available memory on node 0 (15.98/20.21 GiB) on kv cache allocation is less than requested "
+            "memory for kv (100.0 GiB). Decrease --kv-cache-memory-bytes, VLLM_CPU_KVCACHE_SPACE, or reduce CPU memory",
+            True,
+        ),
     ],
 )
 def test_an_engine_in_a_process_of_its_own_says_in_the_log_that_memory_ran_out(worker, tmp_path, line, for_vllm):

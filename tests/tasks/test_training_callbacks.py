@@ -3,16 +3,20 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+import torch
+from safetensors.torch import save_file
 from sandbox import PROJECT
 
 from tasks import training_callbacks
 from tasks.config import load
 from tasks.errors import UserError
 from tasks.models import load_tokenizer
+from tasks.run import write_json
 from tasks.training_callbacks import DiskBudget
 
 
@@ -47,6 +51,19 @@ def test_a_validation_prompt_that_is_too_long_is_left_out_and_another_takes_its_
     validation = training_callbacks.Validation(trainer, config, None, rows, tmp_path)
     assert list(validation.rows["id"]) == [0, 2]
     assert len(validation.ids) == len(validation.prompts) == 2 and max(map(len, validation.ids)) <= 60
+
+
+@pytest.mark.parametrize("torn", [None, "chosen.json", "chosen/adapter_model.safetensors"])
+def test_a_choice_of_an_earlier_attempt_counts_if_it_is_whole(torn, tmp_path, capsys):
+    (tmp_path / "chosen").mkdir()
+    save_file({"a": torch.ones(100)}, tmp_path / "chosen" / "adapter_model.safetensors")
+    write_json(tmp_path / "chosen.json", {"step": 3, "reward": 1.0})
+    if torn:
+        whole = (tmp_path / torn).read_bytes()
+        (tmp_path / torn).write_bytes(whole[: len(whole) // 2])
+    assert training_callbacks._chosen(tmp_path) == (None if torn else {"step": 3, "reward": 1.0})
+    left_out = f"WARNING the weights chosen so far are left out, since {Path(torn).name} cannot be read" if torn else ""
+    assert capsys.readouterr().out.strip() == left_out
 
 
 SHARED_VALIDATION = """
