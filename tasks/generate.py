@@ -88,21 +88,13 @@ class VLLMEngine:
         from vllm.lora.request import LoRARequest
 
         self.name = "vllm"
-        self.tokenizer = tokenizer
+        self.tokenizer, self.on_cpu = tokenizer, on_cpu
         merged = adapter if served_rank is None else None
         self.request = LoRARequest("adapter", 1, str(adapter)) if served_rank else None
         with _merged(config, path, merged, tokenizer, on_cpu) if merged else nullcontext(path) as weights:
             arguments = vllm_arguments(config, weights, max_tokens, on_cpu=on_cpu, served_rank=served_rank)
-            try:
+            with self._refusals():
                 self.llm = LLM(**arguments)
-            except (ValueError, RuntimeError) as error:
-                # Of an engine in a process of its own a RuntimeError says only that it has failed.
-                if is_out_of_memory(error) or (isinstance(error, RuntimeError) and not on_cpu):
-                    raise
-                raise UserError(
-                    f"vLLM cannot serve {config.model.name} ({first_line(error, 300)}); correct the model, "
-                    "evaluation.max_new_tokens or evaluation.vllm_memory, or set evaluation.engine=transformers"
-                ) from None
 
     def generate(self, prompts: Sequence[list[int]], sampling: Sampling) -> list[list[Completion]]:
         from vllm import SamplingParams
@@ -115,13 +107,28 @@ class VLLMEngine:
             max_tokens=sampling.max_new_tokens,
             detokenize=False,
         )
-        outputs = self.llm.generate(
-            [TokensPrompt(prompt_token_ids=ids) for ids in prompts],
-            params,
-            lora_request=self.request,
-            use_tqdm=progress_bar,
-        )
+        with self._refusals():
+            outputs = self.llm.generate(
+                [TokensPrompt(prompt_token_ids=ids) for ids in prompts],
+                params,
+                lora_request=self.request,
+                use_tqdm=progress_bar,
+            )
         return [[self._completion(one) for one in output.outputs] for output in outputs]
+
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
+        """What vLLM says that it cannot do as a UserError, since it would say so again."""
+        try:
+            yield
+        except (ValueError, RuntimeError) as error:
+            # Of an engine in a process of its own, as on a GPU, a RuntimeError says only that it has failed.
+            if is_out_of_memory(error) or (isinstance(error, RuntimeError) and not self.on_cpu):
+                raise
+            raise UserError(
+                f"vLLM cannot serve this model as it should ({first_line(error, 300)}); correct the model, "
+                "evaluation.max_new_tokens or evaluation.vllm_memory, or set evaluation.engine=transformers"
+            ) from None
 
     def _completion(self, output: Any) -> Completion:
         text = self.tokenizer.decode(output.token_ids, skip_special_tokens=True)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tasks.config import Config, load
+from tasks.errors import UserError
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
@@ -115,3 +116,20 @@ def test_what_vllm_generates_is_the_adapters(serve: bool, settings: Config, adap
     assert [len(group) for group in found["greedy"]] == [1, 1] and found["greedy"][0] == found["greedy"][1]
     assert [len(group) for group in found["sampled"]] == [4, 4]
     assert len({text for group in found["sampled"] for text in group}) > 4
+
+
+def generate_once(values: dict[str, Any], model: str) -> None:
+    from tasks.generate import Sampling, make_engine
+    from tasks.models import load_tokenizer
+
+    config = Config.model_validate(values)
+    tokenizer = load_tokenizer(model, config.model, config.prompt)
+    make_engine(config, model, None, tokenizer, 64).generate([[5, 6, 7]], Sampling(4))
+
+
+def test_a_model_that_vllm_has_no_code_for_here_is_refused_with_the_other_engine(
+    settings: Config, untrained_model: Path
+):
+    """The tiny model's heads are smaller than those that vLLM's attention on a CPU is written for."""
+    with pytest.raises(UserError, match=r"vLLM cannot serve .* \(.*head_dim=16.*set evaluation.engine=transformers"):
+        in_a_process(generate_once, settings.dump(), str(untrained_model))
