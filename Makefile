@@ -57,7 +57,7 @@ faults: install  ## The whole fault suite: runs that are killed at twenty moment
 benchmarks: install  ## Speed and memory, as ratios against a baseline in the same run
 	for file in tests/benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
-gpu-check: install  ## Ten minutes on a GPU: does it do, and does the pipeline cost nothing on it?
+gpu-check: install  ## Ten minutes on one GPU: does the pipeline work, and does it cost no time over bare TRL?
 	$(BIN)/python tests/benchmarks/gpu_check.py
 
 lint: install  ## Style and types

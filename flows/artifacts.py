@@ -57,6 +57,15 @@ def measured(run: Run, trained: dict[str, Any]) -> dict[str, float]:
     return memory | {"step_seconds": statistics.mean(steps[1:] or steps)}
 
 
+def against_estimate(took: dict[str, float], needs: dict[str, Any]) -> str:
+    """What was measured of training, each with what was estimated."""
+    words = {"memory_gib": "{:.1f} GiB", "step_seconds": "{:.1f} s a step"}
+    return " and ".join(
+        f"{words[name].format(value)} (estimated: {'unknown' if needs[name] is None else f'{needs[name]:.1f}'})"
+        for name, value in took.items()
+    )
+
+
 def completions_table(folder: Path, most: int = 400) -> pd.DataFrame:
     """Sampled completions with their rewards and advantages, spread over the steps, at most `most` rows."""
     files = sorted(folder.glob("completions_*.parquet"))

@@ -71,7 +71,7 @@ def _go_on(run: Run, config: Config, now: dict[str, Any], warn: Callable[[str], 
     if found and began["mlflow"] != now["mlflow"]:
         raise UserError(
             f"the run {run.id} is recorded in {began['mlflow']}, but MLFLOW_TRACKING_URI or registry.tracking_uri now "
-            f"means {now['mlflow']}; set it as it was"
+            f"means {now['mlflow']}; set MLFLOW_TRACKING_URI={began['mlflow']}"
         )
     if run.result("register") is not None:
         return

@@ -75,9 +75,11 @@ def _run(context: Context, model: str) -> State:
     ) as tracker:
         result = score(context, data, found["model"])
         tracker.evaluation("eval", result)
-        tracker.artifact(Path(result["results"]), "evaluation")
+        tables = [Path(result[name]) for name in ("results", "samples") if name in result]
+        for table in tables:
+            tracker.artifact(table, "evaluation")
         tracker.finish("FINISHED")
-    get_run_logger().info("per-question results: %s", result["results"])
+    get_run_logger().info("every answer: %s; MLflow run: %s", ", ".join(map(str, tables)), tracker.link)
     return Completed(message=f"{model}: {score_text(result)}")
 
 

@@ -13,7 +13,7 @@ from prefect import State, flow, get_run_logger
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
-from flows.artifacts import completions_table, measured, publish, show_gate
+from flows.artifacts import against_estimate, completions_table, measured, publish, show_gate
 from flows.beginning import begin
 from flows.hooks import end_record
 from flows.run_id import run_id
@@ -143,7 +143,7 @@ def _run(context: Context, until: Stage) -> State:
     ) as tracker:
         record_gates(context, tracker, validated, checked)
         tracker.metrics({f"estimate/{name}": value for name, value in needs.items() if value is not None})
-        return _train_and_judge(context, tracker, until, data, found["model"])
+        return _train_and_judge(context, tracker, until, data, found["model"], needs)
 
 
 def _pass_gates(
@@ -160,7 +160,7 @@ def _pass_gates(
 
 
 def _train_and_judge(
-    context: Context, tracker: Tracker, until: Stage, data: dict[str, Any], model: dict[str, str]
+    context: Context, tracker: Tracker, until: Stage, data: dict[str, Any], model: dict[str, str], needs: dict[str, Any]
 ) -> State:
     """From the model as it is to a version in the registry."""
     before = baseline(context, data, model)
@@ -168,7 +168,9 @@ def _train_and_judge(
     if until == "baseline":
         return _stopped(until, tracker)
     trained = train(context, tracker, data, model)
-    tracker.metrics({f"measured/{name}": value for name, value in measured(context.run, trained).items()})
+    took = measured(context.run, trained)
+    tracker.metrics({f"measured/{name}": value for name, value in took.items()})
+    get_run_logger().info("training took %s", against_estimate(took, needs))
     if until == "train":
         return _stopped(until, tracker)
     after = evaluate(context, data, trained)

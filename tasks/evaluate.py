@@ -34,8 +34,8 @@ def evaluate(
 
     The summary holds `accuracy`, `accuracy_flexible` and `reward` with their standard errors, the same of the sampled
     completions, if there are any, as `sampled/NAME`, the reward that says what is right, if one does, as `correct_by`,
-    and the per-question Parquet file in `folder` as `results`. Where memory runs out, less is done at a time. Raises
-    UserError or WorkerFailed as `run_jobs` does.
+    and the Parquet files in `folder`: `results` with a row for each question and `samples`, if there are any, with one
+    for each sample. Where memory runs out, less is done at a time. Raises UserError or WorkerFailed as `run_jobs` does.
     """
     shares = min(config.evaluation_processes, _questions(rows, config))
     on_cpu = config.training.on_cpu
@@ -76,9 +76,10 @@ def evaluate(
             limit_setting="evaluation.time_limit",
         )
         table = _together(results, folder / "results.parquet")
-        scores = summary(table)
+        scores: dict[str, Any] = summary(table)
         if settings.evaluation.samples:
             scores |= sampled_summary(_together(samples, folder / "samples.parquet"))
+            scores["samples"] = str(folder / "samples.parquet")
         return scores | {
             "engine": found[0]["engine"],
             "seconds": max(one["seconds"] for one in found),
@@ -140,7 +141,9 @@ def baseline(
 
     folder = stored("baselines", baseline_key(run, config, rows_digest, model), make)
     run.link("baseline", folder)
-    return read_json(folder / "summary.json") | {"results": str(folder / "results.parquet")}
+    scores = read_json(folder / "summary.json")
+    # It was made under another name.
+    return scores | {name: str(folder / f"{name}.parquet") for name in ("results", "samples") if name in scores}
 
 
 def baseline_key(run: Run, config: Config, rows_digest: str, model: dict[str, str]) -> str:

@@ -228,9 +228,11 @@ class Tracker:
         self.forward(self._own_metrics)
 
     def evaluation(self, name: str, summary: Mapping[str, Any], step: int = 0) -> None:
-        """Log the numbers of an evaluation's summary as `name/accuracy`, `name/accuracy_stderr` and so on."""
+        """Log the numbers of an evaluation's summary as `name/accuracy`, `name/accuracy_stderr` and so on, and what
+        engine answered as the tag `name_engine`."""
         numbers = {key: value for key, value in summary.items() if isinstance(value, int | float)}
         self.metrics({f"{name}/{key}": value for key, value in numbers.items()}, step)
+        self.tags({f"{name}_engine": summary["engine"]})
 
     def comparison(self, result: Comparison, step: int = 0) -> None:
         """Log what the final evaluation gained over the baseline: `eval/delta`, `eval/p_value` and the counts."""

@@ -1,16 +1,13 @@
 """Worker: GRPO with TRL. Started by `tasks.train` through `accelerate launch`, one process per GPU."""
 
-import resource
 import signal
 import time
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
 from datasets import Dataset
 from transformers import PrinterCallback, Trainer, TrainerState
-from trl import GRPOConfig
 
 from tasks.config import Config
 from tasks.cpu import adapt_trl, trainer_class
@@ -22,8 +19,15 @@ from tasks.prompts import build_prompt, encode, fitting
 from tasks.scoring import Scorer
 from tasks.sick_runs import broken
 from tasks.training_arguments import grpo_config, lora_config, weights_dtype
-from tasks.training_callbacks import DiskBudget, MetricsFile, SaveBeforeEnd, SickRun, Validation
+from tasks.training_callbacks import DiskBudget, MetricsFile, PeakMemory, SaveBeforeEnd, SickRun, Validation
 from tasks.worker import leave, run_worker
+
+# By `config.training.vllm`.
+WRITERS = {
+    None: "by transformers; training.use_vllm=true would take vLLM",
+    "colocate": "by vLLM in the trainer's process",
+    "server": "by vLLM's server",
+}
 
 
 def train(job: dict[str, Any]) -> dict[str, Any]:
@@ -59,6 +63,9 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
     trainer.add_callback(sick)
     trainer.add_callback(saver)
     trainer.add_callback(DiskBudget(folder))
+    peak = PeakMemory(folder)
+    trainer.add_callback(peak)
+    print(f"completions are written {WRITERS[config.training.vllm]}", flush=True)
     started = time.monotonic()
     try:
         _train_on(trainer, job["checkpoint"])
@@ -84,8 +91,7 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
         "seconds": round(time.monotonic() - started, 1),
         "prompts": len(dataset),
         "prompts_too_long": too_long,
-        "peak_ram_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
-        "peak_gpu_gib": peak_gpu_gib(arguments),
+        **peak.of_all_attempts(arguments),
     }
 
 
@@ -116,15 +122,6 @@ def prompt_dataset(rows: pd.DataFrame, tokenizer: Any, config: Config) -> tuple[
         print(f"{len(rows)} prompts of {min(map(len, ids))} to {max(map(len, ids))} tokens, {too_long} too long")
     columns = [name for name in rows if name not in TRL_COLUMNS]
     return Dataset.from_dict({"prompt": prompts} | {str(name): rows[name].tolist() for name in columns}), too_long
-
-
-def peak_gpu_gib(arguments: GRPOConfig) -> float | None:
-    """The most that torch had allocated on this process's GPU, vLLM's share with it; 0 on a CPU, and None with vLLM's
-    sleep mode, whose allocator counts as allocated what it has given back."""
-    if arguments.use_cpu:
-        return 0.0
-    asleep = arguments.use_vllm and arguments.vllm_mode == "colocate" and arguments.vllm_enable_sleep_mode
-    return None if asleep else torch.cuda.max_memory_allocated() / 2**30
 
 
 def all_finite(model: Any) -> bool:

@@ -1,6 +1,7 @@
 """What is watched while TRL trains: the metrics by step, and greedy answers to validation questions."""
 
 import math
+import resource
 import shutil
 import signal
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch
 from accelerate.utils import broadcast_object_list, gather_object
 from transformers import TrainerCallback
 from transformers.trainer_utils import get_last_checkpoint
@@ -99,6 +101,40 @@ class DiskBudget(TrainerCallback):
                 f"of {self.folder}, and a checkpoint takes {size / 2**30:.2f} GiB; free some and go on with python -m "
                 f"flows.resume, or lower training.save_total_limit ({args.save_total_limit})"
             )
+
+
+class PeakMemory(TrainerCallback):
+    """The most memory that training has taken in all its attempts, as far as their last checkpoints."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "peak.json"
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.is_world_process_zero:
+            self.of_all_attempts(args)
+
+    def of_all_attempts(self, arguments: Any) -> dict[str, float | None]:
+        """`peak_ram_gib` and `peak_gpu_gib` of this process, and of those before it in its place."""
+        try:
+            before = read_json(self.path) if self.path.exists() else {}
+        except ValueError:
+            before = {}
+        now = {
+            "peak_ram_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+            "peak_gpu_gib": _peak_gpu_gib(arguments),
+        }
+        most = {name: None if size is None else max(size, before.get(name) or 0) for name, size in now.items()}
+        write_json(self.path, most)
+        return most
+
+
+def _peak_gpu_gib(arguments: Any) -> float | None:
+    """The most that torch had allocated on this process's GPU, vLLM's share with it; 0 on a CPU, and None with vLLM's
+    sleep mode, whose allocator counts as allocated what it has given back."""
+    if arguments.use_cpu:
+        return 0.0
+    asleep = arguments.use_vllm and arguments.vllm_mode == "colocate" and arguments.vllm_enable_sleep_mode
+    return None if asleep else torch.cuda.max_memory_allocated() / 2**30
 
 
 class SickRun(TrainerCallback):

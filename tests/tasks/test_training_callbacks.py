@@ -16,7 +16,7 @@ from tasks import training_callbacks
 from tasks.config import load
 from tasks.errors import UserError
 from tasks.models import load_tokenizer
-from tasks.run import write_json
+from tasks.run import read_json, write_json
 from tasks.training_callbacks import DiskBudget
 
 
@@ -64,6 +64,16 @@ def test_a_choice_of_an_earlier_attempt_counts_if_it_is_whole(torn, tmp_path, ca
     assert training_callbacks._chosen(tmp_path) == (None if torn else {"step": 3, "reward": 1.0})
     left_out = f"WARNING the weights chosen so far are left out, since {Path(torn).name} cannot be read" if torn else ""
     assert capsys.readouterr().out.strip() == left_out
+
+
+@pytest.mark.parametrize(("before", "most"), [('{"peak_ram_gib": 900.5, "peak_gpu_gib": 0.0}', 900.5), ("{", None)])
+def test_the_most_memory_is_that_of_all_attempts(before, most, tmp_path):
+    (tmp_path / "peak.json").write_text(before)
+    peak = training_callbacks.PeakMemory(tmp_path)
+    peak.on_save(SimpleNamespace(use_cpu=True), SimpleNamespace(is_world_process_zero=True), None)
+    found = read_json(tmp_path / "peak.json")
+    assert found == peak.of_all_attempts(SimpleNamespace(use_cpu=True)) and found["peak_gpu_gib"] == 0
+    assert found["peak_ram_gib"] == most if most else 0 < found["peak_ram_gib"] < 900
 
 
 SHARED_VALIDATION = """
