@@ -181,7 +181,7 @@ def check_lora(lora: LoraConfig | None, model: Any, of: Any, config: Config) -> 
                 model = get_peft_model(model, lora)
             except Exception as error:  # a broken regular expression, a way to begin that needs more than weights …
                 raise UserError(f"training.lora does not fit {config.model.name}: {error}") from None
-        check_embeddings(model.get_base_model(), of.get_text_config().tie_word_embeddings, config)
+        check_embeddings(model.get_base_model(), getattr(of.get_text_config(), "tie_word_embeddings", False), config)
     text = of.get_text_config()
     heads = getattr(text, "num_attention_heads", None) or 1
     kv_heads = getattr(text, "num_key_value_heads", None) or heads
