@@ -325,10 +325,20 @@ def test_a_refused_source_leaves_nothing_in_the_store(folder, store):
 def test_damage_in_the_store_is_noticed(folder):
     manifest = ingest(DataSettings(path=write(folder)))
     path = Path(manifest["folder"]) / "train.parquet"
-    for damage in (lambda: path.write_bytes(path.read_bytes()[:-1] + b"x"), path.unlink):
+    whole = path.read_bytes()
+    for damage in (lambda: path.write_bytes(whole[:20] + bytes([whole[20] ^ 1]) + whole[21:]), path.unlink):
         damage()
         with pytest.raises(UserError, match=r"train\.parquet is not what was once written there; remove the folder"):
             ingest(DataSettings(path=folder))
+
+
+def test_a_table_in_the_store_that_was_cut_short_is_written_again(folder):
+    manifest = ingest(DataSettings(path=write(folder)))
+    path = Path(manifest["folder"]) / "train.parquet"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    assert ingest(DataSettings(path=folder)) == manifest
+    assert path.read_bytes() == whole
 
 
 def test_a_full_disk_is_said_before_anything_is_written(folder, store, monkeypatch):
