@@ -165,7 +165,7 @@ class Run:
 
 
 def stored(kind: str, key: str, make: Callable[[Path], None]) -> Path:
-    """The folder `store/<kind>/<key>`, made by `make(folder)` if it is not there yet, or has a torn table or weights.
+    """The folder `store/<kind>/<key>`, made by `make(folder)` if it is not there yet, or has a torn file.
 
     `make` fills a temporary folder that takes its place only when whole, so a killed run leaves nothing half-done and
     two runs that make the same thing do not disturb each other.

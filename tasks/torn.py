@@ -1,5 +1,7 @@
 """Files that were cut short, as by a machine that lost its power: found by their frame, without reading all of them."""
 
+import json
+import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -9,17 +11,22 @@ from safetensors import SafetensorError, safe_open
 
 
 def first_torn(files: Iterable[Path]) -> Path | None:
-    """The first of the tables (Parquet) and weights (safetensors) among `files` that cannot be read, by name."""
+    """The first by name of the tables, weights, torch's files and JSON among `files` that cannot be read."""
     return next((file for file in sorted(files) if _is_torn(file)), None)
 
 
 def _is_torn(file: Path) -> bool:
     try:
-        if file.suffix == ".parquet":
-            pq.read_metadata(file)
-        elif file.suffix == ".safetensors":
-            with safe_open(str(file), framework="np"):
-                pass
-    except (OSError, pa.ArrowException, SafetensorError):
+        match file.suffix:
+            case ".parquet":
+                pq.read_metadata(file)
+            case ".safetensors":
+                with safe_open(str(file), framework="np"):
+                    pass
+            case ".pt" | ".pth" | ".bin":  # torch's files are zip archives, with their list at the end
+                zipfile.ZipFile(file).close()
+            case ".json":
+                json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, pa.ArrowException, SafetensorError, zipfile.BadZipFile):
         return True
     return False

@@ -115,10 +115,7 @@ class PeakMemory(TrainerCallback):
 
     def of_all_attempts(self, arguments: Any) -> dict[str, float | None]:
         """`peak_ram_gib` and `peak_gpu_gib` of this process, and of those before it in its place."""
-        try:
-            before = read_json(self.path) if self.path.exists() else {}
-        except ValueError:
-            before = {}
+        before = read_json(self.path) if self.path.exists() and not first_torn([self.path]) else {}
         now = {
             "peak_ram_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
             "peak_gpu_gib": _peak_gpu_gib(arguments),
@@ -255,15 +252,11 @@ def _chosen(folder: Path) -> dict[str, Any] | None:
     record = folder / "chosen.json"
     if not record.exists():
         return None
-    torn = first_torn((folder / "chosen").glob("*"))
-    try:
-        best: dict[str, Any] | None = read_json(record)
-    except ValueError:
-        torn, best = record, None
-    if torn is None:
-        return best
-    print(f"WARNING the weights chosen so far are left out, since {torn.name} cannot be read", flush=True)
-    return None
+    if torn := first_torn([record, *(folder / "chosen").glob("*")]):
+        print(f"WARNING the weights chosen so far are left out, since {torn.name} cannot be read", flush=True)
+        return None
+    best: dict[str, Any] = read_json(record)
+    return best
 
 
 def _is_number(value: Any) -> bool:

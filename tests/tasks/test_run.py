@@ -105,19 +105,22 @@ def test_a_stored_thing_is_made_once():
     assert len(made) == 1
 
 
-def test_a_stored_thing_with_a_torn_table_is_made_again_and_a_stage_that_left_one_is_not_finished(runs):
+@pytest.mark.parametrize("name", ["rows.parquet", "rows.json"])
+def test_a_stored_thing_with_a_torn_file_is_made_again_and_a_stage_that_left_one_is_not_finished(name, runs):
     def make(folder):
-        pd.DataFrame({"a": [1, 2]}).to_parquet(folder / "rows.parquet")
+        table = pd.DataFrame({"a": [1, 2]})
+        table.to_parquet(folder / "rows.parquet")
+        table.to_json(folder / "rows.json")
 
     folder = stored("things", "k", make)
-    table, run = folder / "rows.parquet", Run.open("a")
-    run.finish("by file", {"results": str(table)})
+    torn, run = folder / name, Run.open("a")
+    run.finish("by file", {"results": str(torn)})
     run.finish("by folder", {"folder": str(folder)})
     assert run.result("by file") and run.result("by folder")
-    whole = table.read_bytes()
-    table.write_bytes(whole[: len(whole) // 2])
+    whole = torn.read_bytes()
+    torn.write_bytes(whole[: len(whole) // 2])
     assert run.result("by file") is None and run.result("by folder") is None
-    assert stored("things", "k", make) == folder and table.read_bytes() == whole
+    assert stored("things", "k", make) == folder and torn.read_bytes() == whole
 
 
 def test_a_making_that_fails_leaves_nothing(runs):
