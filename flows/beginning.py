@@ -35,6 +35,7 @@ def begin(run_id: str, settings: Config, warn: Callable[[str], None], until: str
         "until": until,
         "mlflow": without_password(tracking_uri(kept.registry)),
         "user_code": digest(user_code(kept)),
+        "config": digest((run.folder / "config.yaml").read_text(encoding="utf-8")),
     }
     _go_on(run, kept, record, warn)
     try:
@@ -46,7 +47,7 @@ def begin(run_id: str, settings: Config, warn: Callable[[str], None], until: str
 
 def _kept(run: Run, settings: Config, warn: Callable[[str], None]) -> Config:
     path = run.folder / "config.yaml"
-    if not (path.is_file() and any((run.folder / "results").iterdir())):
+    if not (path.is_file() and _has_results(run)):
         settings.write(path)
         return settings
     kept = load(path)
@@ -59,14 +60,25 @@ def _kept(run: Run, settings: Config, warn: Callable[[str], None]) -> Config:
     return kept
 
 
+def _has_results(run: Run) -> bool:
+    """Whether a stage was finished by an earlier attempt."""
+    return any((run.folder / "results").iterdir())
+
+
 def _go_on(run: Run, config: Config, now: dict[str, Any], warn: Callable[[str], None]) -> None:
-    """Compare what the run depends on, beside its configuration, with what it was when it began."""
+    """Compare what the run depends on with what it was when it began."""
     path = run.folder / "run.json"
     try:
         before: dict[str, Any] = read_json(path) if path.is_file() else now
         began = {name: before[name] for name in now}
     except (ValueError, KeyError, TypeError):
         raise UserError(f"{path} is damaged, so the run {run.id} cannot be gone on with; begin a new one") from None
+    if _has_results(run) and began["config"] != now["config"]:
+        config_file = run.folder / "config.yaml"
+        raise UserError(
+            f"{config_file} was edited, but it says by what the run's finished stages were done, so the run {run.id} "
+            f"cannot be gone on with; undo the edit, or begin a new run with it: python -m flows.grpo {config_file}"
+        )
     found = run.result("preflight")  # before that was passed, nothing has been recorded or made
     if found and began["mlflow"] != now["mlflow"]:
         raise UserError(

@@ -39,7 +39,9 @@ def check_prefect() -> None:
     from prefect.settings import get_current_settings
 
     url = get_current_settings().api.url
-    if not url:
+    if url is not None and not url.strip():
+        raise UserError("PREFECT_API_URL is set but empty; unset it to run without a Prefect server, or name one")
+    if url is None:
         return  # Prefect starts a server of its own, in this process's lifetime
     try:
         httpx.get(f"{url.rstrip('/')}/health", timeout=10).raise_for_status()

@@ -22,7 +22,7 @@ from tasks.errors import UserError
 from tasks.preflight import PreflightWorker
 from tasks.report import score_text
 from tasks.tracking import Tracker
-from tasks.versions import local_model
+from tasks.versions import FetchedVersion, fetch_version
 
 # What a configuration says of its own model is not meant for another one; an override is.
 OF_ANOTHER_MODEL = {"model.revision": None, "model.trust_remote_code": False}
@@ -44,16 +44,20 @@ def evaluate(
             null takes the configuration's own.
         overrides: dotted settings on top.
     """
+    version: FetchedVersion | None = None
     try:
         settings = load(config, overrides)
         if model is not None:
             if not model.strip():
                 raise UserError("the model to score has no name; give one, or leave it out for the configuration's own")
-            name = local_model(model, settings.registry) if model.startswith("models:/") else model
+            version = fetch_version(model, settings.registry) if model.startswith("models:/") else None
+            name = version.folder if version else model
             settings = load(config, OF_ANOTHER_MODEL | (overrides or {}) | {"model.name": name})
         context = begin(str(flow_run.id), settings, get_run_logger().warning)
     except UserError as error:
         return Failed(name=REFUSED, message=str(error))
+    if version and context.config.model.name == version.folder:  # not, where an alias has moved since the first attempt
+        model = version.uri
     return run_stages(
         lambda: _run(context, model or settings.model.name),
         "the run was ended; nothing of it is kept but what is in the store",

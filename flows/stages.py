@@ -124,6 +124,15 @@ class _NoRepetition(logging.Filter):
         return not str(record.msg).startswith("Task run failed with state")
 
 
+class _FailureIsAnError(logging.Filter):
+    """Raises Prefect's report that a flow run has failed, which it logs as information, to an error's level."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if str(record.msg).startswith("Finished in state") and "Completed" not in str(record.msg):
+            record.levelno, record.levelname = logging.ERROR, logging.getLevelName(logging.ERROR)
+        return True
+
+
 class _NoTraceback(logging.Filter):
     """Drops the traceback that a worker's process logs of a run that has failed; the state before it has said why."""
 
@@ -132,6 +141,7 @@ class _NoTraceback(logging.Filter):
 
 
 logging.getLogger("prefect.task_runs").addFilter(_NoRepetition())
+logging.getLogger("prefect.flow_runs").addFilter(_FailureIsAnError())
 for name in ("prefect.flow_runs", "prefect.engine"):
     logging.getLogger(name).addFilter(_NoTraceback())
 

@@ -192,6 +192,7 @@ def write_report(
                 f"- data: {code(data['source'])}, digest {code(data['digest'][:12])}, "
                 + ", ".join(f"{count} {split}" for split, count in data["counts"].items()),
                 f"- steps: {trained['steps']}; the weights of step {trained['step']} were kept.{memory_note(trained)}",
+                f"- answers: {_engines(before, after)}",
                 f"- reward: {', '.join(f'{code(one.name)} × {one.weight:g}' for one in config.rewards.functions)}",
                 *([f"- begun more than once: {again}; each attempt has its log in logs/"] if again else []),
             ]
@@ -204,6 +205,12 @@ def write_report(
     path = run.folder / "report.md"
     path.write_text("\n\n".join(part for part in parts if part) + "\n", encoding="utf-8")
     return path
+
+
+def _engines(before: Summary, after: Summary) -> str:
+    if before["engine"] == after["engine"]:
+        return f"written by {after['engine']}, before and after"
+    return f"written by {before['engine']} before and by {after['engine']} after, which differ in rounding"
 
 
 def _with_error(summary: Summary, key: str) -> str:

@@ -1,6 +1,7 @@
 """What the checks of the reward gate share: a reward to check, calling it as TRL would, and the report."""
 
 import asyncio
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from tasks.markdown import cell
 Row = Mapping[str, Any]
 
 TOLERANCE = 1e-9  # of a reward's value: 3 * 0.3 is full marks of 0.9
+NARROWEST = 30  # columns of a table's details
 
 # The fields of transformers' TrainerState before the first step; the gate does without transformers, and with it torch.
 _BEFORE_TRAINING = {
@@ -86,16 +88,18 @@ class GateReport:
         return "\n".join(lines) + "\n"
 
     def to_text(self, width: int = 120) -> str:
-        """The table for a terminal; lines are cut to `width` columns."""
+        """The table for a terminal; what is longer than `width` columns goes on below, in its column."""
         names = ("check", "reward", "result")
         cells = [names, *((row.check, row.reward, row.result) for row in self.rows)]
-        widths = [max(len(cell[column]) for cell in cells) for column in range(3)]
+        widths = [max(len(begins[column]) for begins in cells) for column in range(3)]
+        indent = sum(widths) + 6
         details = ["detail", *(" ".join(row.detail.split()) for row in self.rows)]
-        lines = [
-            "  ".join([*(text.ljust(size) for text, size in zip(cell, widths, strict=True)), detail]).rstrip()
-            for cell, detail in zip(cells, details, strict=True)
-        ]
-        return "\n".join(line if len(line) <= width else f"{line[: width - 1]}…" for line in lines) + "\n"
+        lines = []
+        for begins, detail in zip(cells, details, strict=True):
+            begin = "  ".join(text.ljust(size) for text, size in zip(begins, widths, strict=True))
+            wrapped = textwrap.wrap(detail, max(width - indent, NARROWEST)) or [""]
+            lines += [f"{begin}  {wrapped[0]}".rstrip(), *(" " * indent + line for line in wrapped[1:])]
+        return "\n".join(lines) + "\n"
 
 
 class Scorer:

@@ -172,9 +172,11 @@ def check_field(kind: str, prefix: str, name: str, value: Any) -> Any:
 
 def _convert(dotted: str, value: Any, field: dict[str, Any]) -> Any:
     types_, choices = field["types"], field["choices"]
+    if dotted.rpartition(".")[2] in NEEDED:
+        types_ = [one for one in types_ if one != "null"]
     if value is None:
-        if "null" not in types_ or dotted.rpartition(".")[2] in NEEDED:
-            raise ValueError(f"{dotted} cannot be null: it must be {_words([one for one in types_ if one != 'null'])}")
+        if "null" not in types_:
+            raise ValueError(f"{dotted} cannot be null: it must be {_words(types_)}")
         return None
     if choices is not None:
         if isinstance(value, bool) and dotted.endswith(".scale_rewards"):

@@ -1,5 +1,6 @@
 """Fetching a registered version from MLflow, so that it can be scored like any other model."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from mlflow.artifacts import download_artifacts
@@ -11,8 +12,18 @@ from tasks.run import digest, stored
 from tasks.tracking import check_reachable, open_client, tracking_uri
 
 
-def local_model(uri: str, registry: RegistrySettings) -> str:
-    """The folder with the merged weights of `models:/NAME@ALIAS` or `models:/NAME/VERSION`, fetched once.
+@dataclass(frozen=True)
+class FetchedVersion:
+    """A registered version on this machine."""
+
+    uri: str
+    """`models:/NAME/VERSION`: what an alias means may change."""
+    folder: str
+    """Where its merged weights lie."""
+
+
+def fetch_version(uri: str, registry: RegistrySettings) -> FetchedVersion:
+    """The version that `models:/NAME@ALIAS` or `models:/NAME/VERSION` means, fetched once.
 
     Raises UserError if there is no such version, or if it was registered without merged weights.
     """
@@ -40,4 +51,4 @@ def local_model(uri: str, registry: RegistrySettings) -> str:
             ) from None
 
     key = digest([tracking, name, str(version.version), version.run_id])
-    return str(stored("models", key, fetch) / "model")
+    return FetchedVersion(f"models:/{name}/{version.version}", str(stored("models", key, fetch) / "model"))

@@ -1,6 +1,7 @@
 """The deployments, on a real Prefect server, with a real worker and a real MLflow server."""
 
 import json
+import re
 import time
 from typing import Any
 
@@ -43,7 +44,7 @@ def test_the_evaluate_deployment_gives_a_registered_version_the_scores_of_the_ru
     [trained], [scored] = place.mlflow_runs("deployed"), place.mlflow_runs("evaluated")
     for name in ("eval/accuracy", "eval/accuracy_flexible", "eval/n"):
         assert scored.data.metrics[name] == trained.data.metrics[name]
-    assert scored.info.status == "FINISHED" and scored.data.tags["model"] == "models:/deployed@champion"
+    assert scored.info.status == "FINISHED" and scored.data.tags["model"] == "models:/deployed/1"
     assert scored.data.tags["data_digest"] == trained.data.tags["data_digest"]
     results = json.loads((place.runs / flow_run["id"] / "results" / "score.json").read_text())["results"]
     after = pd.read_parquet(place.runs / deployed["id"] / "evaluate" / "results.parquet")
@@ -70,6 +71,7 @@ def test_a_bad_override_is_refused_with_a_sentence_and_nothing_is_recorded(place
     assert "\n" not in message and "Traceback" not in message
     logs = prefect(place, "flow-run", "logs", flow_run["id"]).stdout
     assert message in logs.replace("\n", "") and "Traceback" not in logs and "FailedRun" not in logs
+    assert re.search(r"\| ERROR +\| Flow run \S+ - Finished in state Refused", logs)
     assert place.mlflow_runs("refused") == []
     assert not (place.runs / flow_run["id"]).exists()
 

@@ -42,6 +42,21 @@ def test_what_is_finished_and_what_follows_are_done_by_one_configuration(root):
     assert load(parameters_of("one")["config"]).dump() == FIRST.dump() and parameters_of("one")["until"] == "train"
 
 
+def test_a_run_whose_configuration_was_edited_in_its_folder_is_not_gone_on_with(root):
+    config = root / "one" / "config.yaml"
+    attempt(FIRST)
+    config.write_text(config.read_text().replace("learning_rate", "weight_decay"))  # nothing is finished: it counts
+    attempt(load(config)).run.finish("ingest", {})
+    before = config.read_text()
+    config.write_text(before + "# a word\n")
+    with pytest.raises(
+        UserError, match=r"config.yaml was edited, .* undo the edit, or begin a new run with it: python"
+    ):
+        attempt(load(config))
+    config.write_text(before)
+    assert attempt(load(config)).run.result("ingest") == {}
+
+
 def test_before_anything_is_finished_a_changed_configuration_is_taken():
     attempt(FIRST)
     warnings: list[str] = []

@@ -235,6 +235,10 @@ def test_without_an_answer_of_the_prefect_server_nothing_starts(sandbox, config)
     done = sandbox.grpo(config)
     assert done.returncode == 2
     assert f"the Prefect server at {sandbox.variables['PREFECT_API_URL']} does not answer" in sentence_of(done)
+    sandbox.variables["PREFECT_API_URL"] = ""
+    done = sandbox.grpo(config)
+    assert done.returncode == 2
+    assert "PREFECT_API_URL is set but empty; unset it to run without a Prefect server" in sentence_of(done)
     assert not sandbox.runs.exists()
 
 

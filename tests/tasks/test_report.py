@@ -210,8 +210,8 @@ def test_the_report_holds_scores_curve_answers_and_links(runs):
         Outcome(
             data={"source": "made `here`", "digest": "d" * 64, "counts": {"train": 80, "test": 4}},
             trained={"step": 15, "steps": 20, "memory_changes": ["batch 8 → 4"]},
-            before=BEFORE | {"results": str(before)},
-            after=AFTER | {"results": str(after)},
+            before=BEFORE | {"results": str(before), "engine": "vllm"},
+            after=AFTER | {"results": str(after), "engine": "transformers"},
         ),
         version={"name": "sums", "version": "3", "outcome": "promoted", "reason": "It is better: against version 2."},
         links={"MLflow run": "http://127.0.0.1:5000/#/experiments/1/runs/2"},
@@ -227,6 +227,7 @@ def test_the_report_holds_scores_curve_answers_and_links(runs):
         "80 train, 4 test",
         "- begun more than once: train (3 times); each attempt has its log in logs/\n",
         "`correctness` × 1",
+        "- answers: written by vllm before and by transformers after, which differ in rounding",
         "http://127.0.0.1:5000/#/experiments/1/runs/2",
     ):
         assert words in text
