@@ -22,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from rewards.registry import REGISTRY, check_parameters, is_registered
+from rewards.registry import REGISTRY, check_parameters, is_model_name, is_registered
 from rewards.traits import traits_of
 from tasks.errors import UserError
 from tasks.run import PROJECT, write_whole
@@ -56,7 +56,7 @@ class DataSettings(Section):
     One source counts: `path` before `samples` before `name`.
     """
 
-    name: str = Field("openai/gsm8k", description="A dataset on the hub.")
+    name: str | None = Field("openai/gsm8k", description="A dataset on the hub; null where another source counts.")
     subset: str | None = Field("main", description="The hub dataset's configuration name.")
     revision: str | None = Field(None, description="A commit or tag of the hub dataset; null takes the newest.")
     path: Path | None = Field(
@@ -86,6 +86,16 @@ class DataSettings(Section):
     expected_rows: dict[Literal["train", "test"], int] | None = Field(
         None, description="Row counts that the source must have, before validation is taken out."
     )
+
+    @model_validator(mode="after")
+    def _what_does_not_count_is_not_recorded(self) -> Self:
+        if self.path is not None:
+            self.samples = None
+        if self.path is not None or self.samples is not None:
+            self.name = self.subset = self.revision = None
+        elif self.name is None:
+            raise ValueError("name is null, and neither path nor samples says where questions come from; give one")
+        return self
 
     @model_validator(mode="after")
     def _gold_needs_a_column(self) -> Self:
@@ -565,6 +575,11 @@ class Config(Section):
         names = [reward.label for reward in self.rewards.functions]
         if len(names) != len(set(names)):
             raise ValueError("rewards.functions names a reward twice; give it once, with the weights added up")
+        if all(is_model_name(reward.name) for reward in self.rewards.functions):
+            raise ValueError(
+                "rewards.functions has only reward models, which training alone asks, so that nothing would say "
+                "whether the model has become better; add a function"
+            )
         chosen = self.evaluation.correct_by
         if chosen is not None and chosen not in names:
             raise ValueError(f"evaluation.correct_by is {chosen!r}, but rewards.functions has only {', '.join(names)}")
@@ -770,12 +785,15 @@ def _make_model_absolute(values: dict[str, Any], folder: Path) -> None:
 
 
 def _make_rewards_absolute(values: dict[str, Any], folder: Path) -> None:
-    """A reward of the form `file.py:function` lies beside the configuration that names it."""
+    """A reward of the form `file.py:function`, or the folder of a reward model, lies beside the configuration."""
     rewards = values.get("rewards")
     functions = rewards.get("functions") if isinstance(rewards, dict) else None
     for reward in functions if isinstance(functions, list) else []:
-        if isinstance(reward, dict) and re.search(r"\.py:\w+$", str(reward.get("name"))):
-            reward["name"] = _absolute(reward["name"], folder)
+        name = reward.get("name") if isinstance(reward, dict) else None
+        if isinstance(name, str) and (
+            re.search(r"\.py:\w+$", name) or ("/" in name and os.path.isdir(_absolute(name, folder)))
+        ):
+            reward["name"] = _absolute(name, folder)
 
 
 def _one_sentence(error: ValidationError) -> str:

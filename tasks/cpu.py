@@ -1,8 +1,7 @@
 """What training on a CPU needs from TRL and vLLM, and cannot ask for by configuration. All of it stands here.
 
 1. vLLM starts eagerly. TRL passes no `enforce_eager`, and on a CPU compilation takes 95 to 155 s for a model whose
-   steps are no faster for it; eager it starts in 7 s. It computes in the trainer's precision, where TRL would leave it
-   that of the checkpoint, so that the two agree on the probabilities of what was sampled.
+   steps are no faster for it; eager it starts in 7 s.
    Its KV cache is in blocks of 32 tokens instead of 128: only whole blocks are shared by prompts that begin alike, and
    a system prompt with an example or two has fewer than 128. The demo's 200 test questions took 14 s instead of 23,
    the generation of a step 2.8 instead of 4.0.
@@ -18,10 +17,10 @@
 Written for TRL 1.16 and vLLM 0.31; `tests/tasks/test_cpu.py` fails when a newer release makes any of it unnecessary.
 """
 
-import functools
 import os
 from typing import Any
 
+from tasks.colocated import tell_vllm
 from tasks.config import Config
 
 BLOCK_SIZE = 32
@@ -52,13 +51,8 @@ def adapt_trl(config: Config) -> None:
         os.environ.update(prepare_environment(config))
         import trl.generation.vllm_generation
 
-        from tasks.models import pick_dtype
-
-        dtype = str(pick_dtype(config.model, use_cpu=True)).removeprefix("torch.")
+        tell_vllm(enforce_eager=True, block_size=BLOCK_SIZE)  # (1)
         generation: Any = trl.generation.vllm_generation
-        generation.LLM = functools.partial(  # (1)
-            generation.LLM, enforce_eager=True, dtype=dtype, block_size=BLOCK_SIZE
-        )
         generation.VLLMGeneration.sync_weights = _sync_weights  # (2)
 
 

@@ -1,6 +1,14 @@
-"""Which GPUs a stage's processes get."""
+"""Which GPUs a stage's processes get, and what vLLM is told there."""
 
 import os
+
+# As long as the environment does not say otherwise.
+VLLM_ON_GPUS = {
+    # FlashInfer compiles its sampler when it is first used, by an nvcc that no package of the lock brings into reach.
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",
+    # Its engine is a process of its own, and a worker that has looked for GPUs cannot hand them on to a fork.
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+}
 
 
 def visible_devices(count: int, after: int = 0) -> list[str]:
@@ -11,4 +19,5 @@ def visible_devices(count: int, after: int = 0) -> list[str]:
 
 def only(devices: list[str]) -> dict[str, str]:
     """The environment of a process that is to see these GPUs and no other."""
-    return {"CUDA_VISIBLE_DEVICES": ",".join(devices)}
+    told = {name: os.environ.get(name, value) for name, value in VLLM_ON_GPUS.items()}
+    return told | {"CUDA_VISIBLE_DEVICES": ",".join(devices)}

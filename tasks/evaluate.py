@@ -152,7 +152,7 @@ def baseline_key(run: Run, config: Config, rows_digest: str, model: dict[str, st
         {
             "rows": rows_digest,
             "model": model["identity"],
-            "dtype": config.model.dtype,
+            "dtype": model["dtype"],
             "cpu": config.training.on_cpu,
             "prompt": config.prompt.model_dump(mode="json"),
             "rewards": [reward.model_dump(mode="json") for reward in config.rewards.functions],

@@ -28,13 +28,15 @@ from tasks.run import read_json, write_json
 
 VLLM_SHARE = 0.3  # of the GPU's memory, that TRL gives vLLM where nothing is said
 LEAST_SHARE = 0.1  # below which lowering it is not tried
+# Exceptions of a log's end in which the cause is looked for: an engine of several processes reports it four times over.
+LAST_WORDS = 6
 VMSTAT = Path("/proc/vmstat")
 
 # vLLM at its start, on a GPU and on a CPU
 _NO_ROOM = re.compile(r"Free memory on device \S+ .*less than desired|Available memory on node \d+ .* on kv cache")
-# What allocators say: torch's on a GPU (two ways), cuBLAS, NCCL, the CPU's, C++'s.
+# What allocators say: torch's on a GPU (two ways), vLLM's of its sleep mode, cuBLAS, NCCL, the CPU's, C++'s.
 _NOTHING_LEFT = re.compile(
-    r"OutOfMemoryError|(CUDA|HIP|XPU) out of memory|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED"
+    r"OutOfMemoryError|(CUDA|HIP|XPU) out of memory|CUDA [Ee]rror: out of memory|CUBLAS_STATUS_ALLOC_FAILED"
     r"|Cuda failure 2|DefaultCPUAllocator: can't allocate memory|std::bad_alloc|Cannot allocate memory"
 )
 _EXCEPTION = re.compile(r"^(?:\S+ )*[\w.]*(?:Error|Exception)(?::|$)|^terminate called after throwing")
@@ -72,7 +74,7 @@ class Signs:
 
     def __init__(self) -> None:
         self._kills = kernel_kills()
-        self._raised: deque[str] = deque(maxlen=2)
+        self._raised: deque[str] = deque(maxlen=LAST_WORDS)
         self._killed = False
 
     def line(self, line: str) -> None:

@@ -50,7 +50,7 @@ class PreflightWorker:
 def preflight(run: Run, config: Config, worker: PreflightWorker, trains: bool) -> dict[str, Any]:
     """Check disk, named files and MLflow, then, by the worker, device and model, and TRL's and peft's own opinion.
 
-    Gives `{"model": {"path", "identity", "revision"}, "engine", "dtype", "gpus", "disk_gib", "positions"}`, where
+    Gives `{"model": {"path", "identity", "revision", "dtype"}, "engine", "gpus", "disk_gib", "positions"}`, where
     `positions` is the most tokens that the model has room for, or null; for a flow that `trains`, also `"architecture"`
     and `"machine"` as `tasks.estimate` has them. Raises UserError.
     """

@@ -9,13 +9,15 @@ from importlib.util import find_spec
 from typing import Any, cast
 
 import torch
+from accelerate.commands.config.config_args import load_config_from_file
 from peft import LoraConfig
-from transformers import GenerationConfig, Trainer, get_scheduler
+from transformers import AutoConfig, GenerationConfig, Trainer, get_scheduler
 from trl import GRPOConfig
 
+from rewards.registry import is_model_name
 from tasks.config import Config
 from tasks.engine import INSTALL, choose_engine, vllm_fault
-from tasks.errors import UserError
+from tasks.errors import UserError, first_line
 from tasks.estimate import Architecture
 from tasks.machine import measure
 from tasks.models import check_prompt, load_architecture, load_empty, load_tokenizer, pick_dtype, resolve_model
@@ -38,9 +40,11 @@ def preflight(job: dict[str, Any]) -> dict[str, Any]:
     check_device(config)
     if job["trains"]:
         check_training_devices(config)
+        check_launch(config)
         check_vllm(config)
         check_server(config)
         check_precision(config)
+        check_reward_models(config)
         try_out(grpo_config(config, output_dir=job["scratch"]))
     dtype = pick_dtype(config.model, config.training.on_cpu)
     model = resolve_model(config.model)
@@ -50,9 +54,8 @@ def preflight(job: dict[str, Any]) -> dict[str, Any]:
     engine, why = choose_engine(config)
     print(f"model {model['path']} ({architecture.model_type}) in {dtype}, evaluated with {engine}: {why}", flush=True)
     found = {
-        "model": model,
+        "model": model | {"dtype": str(dtype).removeprefix("torch.")},
         "engine": engine,
-        "dtype": str(dtype),
         "gpus": torch.cuda.device_count(),
         "disk_gib": OTHERS_GIB,
         "positions": positions(architecture.get_text_config()),
@@ -90,6 +93,21 @@ def check_training_devices(config: Config) -> None:
         )
 
 
+def check_launch(config: Config) -> None:
+    """Raise UserError where `accelerate launch` could not read the user's configuration of it."""
+    path = config.training.accelerate_config
+    if path is None:
+        return
+    try:
+        load_config_from_file(str(path))
+    except Exception as error:  # YAML's and JSON's mistakes, fields that it lacks or that there are none of …
+        reason = " ".join(str(error).split())[:300]
+        raise UserError(
+            f"training.accelerate_config: accelerate cannot read {path} ({reason}); mend it, or write another one by "
+            f"accelerate config --config_file {path}"
+        ) from None
+
+
 def check_vllm(config: Config) -> None:
     if config.training.vllm and (fault := vllm_fault()):
         raise UserError(f"training.use_vllm is set, but {fault}; {INSTALL}, or set training.use_vllm=false")
@@ -110,6 +128,25 @@ def check_precision(config: Config) -> None:
         "from most weights; auto keeps them in float32 and computes in bfloat16 all the same",
         flush=True,
     )
+
+
+def check_reward_models(config: Config) -> None:
+    """Raise UserError for a reward model that only the trainer would miss."""
+    for reward in config.rewards.functions:
+        if not is_model_name(reward.name):
+            continue
+        try:
+            AutoConfig.from_pretrained(reward.name, trust_remote_code=config.model.trust_remote_code)
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"rewards.functions: {reward.name!r} is neither a folder here nor a reward model that the hub gives "
+                f"({first_line(error)}); check the spelling, the access, or give a local folder"
+            ) from None
+        print(
+            f"WARNING the reward model {reward.name} counts in training alone; validation, evaluation and promotion go "
+            "by the other rewards",
+            flush=True,
+        )
 
 
 def check_server(config: Config) -> None:

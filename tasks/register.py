@@ -25,6 +25,7 @@ from rewards.registry import is_registered
 from tasks import promotion
 from tasks.card import description, facts, model_card
 from tasks.config import Config
+from tasks.devices import only
 from tasks.errors import UserError
 from tasks.evaluate import QUIET, user_code
 from tasks.outcome import Outcome
@@ -95,7 +96,13 @@ def _build(
         "folder": str(built),
     }
     made = run_job(
-        "tasks.register_worker", job, folder, log=run.log_file("register"), on_line=on_line, environment=QUIET
+        "tasks.register_worker",
+        job,
+        folder,
+        log=run.log_file("register"),
+        on_line=on_line,
+        # MLflow would put the model on the first GPU, which may be smaller, or another run's for the moment.
+        environment=QUIET | only([]),
     )
     if made["unchanged"]:
         tracker.tags({"outcome": "unchanged"})

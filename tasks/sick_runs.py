@@ -1,8 +1,8 @@
 """Recognises a training run that learns nothing or is falling apart, from the metrics that TRL logs.
 
 A symptom must last for `watch.steps` logged steps before it counts, so that a single odd batch is no alarm.
-Two things stop a run, since no later step can mend them: values that are not finite, and groups that are all equal. The
-rest is told once, with what to change.
+Two things stop a run, since no later step can mend them: values that are not finite (which need not last), and groups
+that are all equal. The rest is told once, with what to change.
 """
 
 import math
@@ -30,8 +30,11 @@ class Finding:
 class Watch:
     """Sees the metrics of each logged step, and says of each symptom once that it has lasted."""
 
-    def __init__(self, settings: WatchSettings) -> None:
+    def __init__(self, settings: WatchSettings, scaled_gradients: bool = False) -> None:
+        """With `scaled_gradients`, as float16 needs them, a gradient that is no number now and then is in order: the
+        step is left out, and the scale lowered until they fit."""
         self.settings = settings
+        self._strict = ("loss", "reward") if scaled_gradients else ("loss", "grad_norm", "reward")
         self._recent: deque[Metrics] = deque(maxlen=settings.steps)
         self._told: set[str] = set()
 
@@ -51,7 +54,7 @@ class Watch:
         return found
 
     def _broken(self, step: int, metrics: Metrics) -> Finding | None:
-        for name in ("loss", "grad_norm", "reward"):
+        for name in self._strict:
             value = metrics.get(name)
             if value is not None and not math.isfinite(value):
                 return broken(f"{name} is {value} at step {step}")
@@ -65,6 +68,13 @@ def broken(what: str) -> Finding:
         "Lower training.learning_rate or training.max_grad_norm; instead of float16 set model.dtype=float32",
         hopeless=True,
     )
+
+
+def _no_gradient(settings: WatchSettings, recent: list[Metrics]) -> Finding | None:
+    norms = [metrics.get("grad_norm", 0.0) for metrics in recent]
+    if any(math.isfinite(norm) for norm in norms):
+        return None
+    return broken(f"grad_norm has been {norms[-1]} for {len(recent)} steps")
 
 
 def _no_spread(settings: WatchSettings, recent: list[Metrics]) -> Finding | None:
@@ -107,6 +117,7 @@ class _Threshold:
 
 
 _LASTING: dict[str, Callable[[WatchSettings, list[Metrics]], Finding | None]] = {
+    "gradient": _no_gradient,
     "spread": _no_spread,
     "entropy": _Threshold(
         "entropy",

@@ -7,8 +7,9 @@ from typing import Any
 
 import pandas as pd
 from datasets import Dataset
-from transformers import PrinterCallback, Trainer, TrainerState
+from transformers import AutoModelForSequenceClassification, PrinterCallback, Trainer, TrainerState
 
+from tasks.colocated import engine_arguments, tell_vllm
 from tasks.config import Config
 from tasks.cpu import adapt_trl, trainer_class
 from tasks.dataset import TRL_COLUMNS
@@ -37,6 +38,8 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
     arguments = grpo_config(config, output_dir=str(folder), **job["server"])
     if arguments.use_cpu:
         adapt_trl(config)
+    if config.training.vllm == "colocate":
+        tell_vllm(**engine_arguments(config, job["model"]))
     arguments.model_init_kwargs = load_arguments(job["model"], config.model, weights_dtype(config))
     tokenizer = load_tokenizer(job["model"], config.model, config.prompt)
     scorer = Scorer.of(config)
@@ -45,7 +48,7 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
     try:
         trainer = trainer_class(config)(
             model=job["model"],
-            reward_funcs=list(scorer.functions),
+            reward_funcs=[load_reward_model(one, config) if isinstance(one, str) else one for one in scorer.functions],
             args=arguments,
             train_dataset=dataset,
             processing_class=tokenizer,
@@ -59,7 +62,7 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
     validation = Validation(trainer, config, scorer, pd.read_parquet(job["validation"]), folder)
     trainer.add_callback(MetricsFile(folder / "metrics.jsonl"))
     trainer.add_callback(validation)
-    sick, saver = SickRun(config.watch), SaveBeforeEnd(config.training.ends_cycle)
+    sick, saver = SickRun(config.watch, arguments.fp16), SaveBeforeEnd(config.training.ends_cycle)
     trainer.add_callback(sick)
     trainer.add_callback(saver)
     trainer.add_callback(DiskBudget(folder))
@@ -70,7 +73,7 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
     try:
         _train_on(trainer, job["checkpoint"])
     except RuntimeError as error:
-        if all_finite(trainer.model):
+        if not diverged(trainer.model, error):
             raise
         step, reason = trainer.state.global_step, first_line(error, 300)
         raise UserError(f"training was stopped at step {step}: {broken(reason)}") from None
@@ -124,9 +127,24 @@ def prompt_dataset(rows: pd.DataFrame, tokenizer: Any, config: Config) -> tuple[
     return Dataset.from_dict({"prompt": prompts} | {str(name): rows[name].tolist() for name in columns}), too_long
 
 
-def all_finite(model: Any) -> bool:
-    """Whether every trained weight is a number; sampling from others fails with an error of its own."""
-    return all(bool(weight.isfinite().all()) for weight in model.parameters() if weight.requires_grad)
+def diverged(model: Any, error: RuntimeError) -> bool:
+    """Whether training failed with `error` because trained weights are no numbers any more: sampling from those fails
+    with an error of its own. On a GPU that is an assertion, after which it does not even let us look at the weights."""
+    if "device-side assert" in str(error):
+        return True
+    return not all(bool(weight.isfinite().all()) for weight in model.parameters() if weight.requires_grad)
+
+
+def load_reward_model(name: str, config: Config) -> Any:
+    """A reward model of the hub, or of a folder, as TRL would load it, but without what only the policy is meant by:
+    the pinned revision."""
+    return AutoModelForSequenceClassification.from_pretrained(
+        name,
+        num_labels=1,
+        dtype=weights_dtype(config),
+        trust_remote_code=config.model.trust_remote_code,
+        use_safetensors=True,
+    )
 
 
 if __name__ == "__main__":

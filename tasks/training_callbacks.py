@@ -137,9 +137,9 @@ def _peak_gpu_gib(arguments: Any) -> float | None:
 class SickRun(TrainerCallback):
     """Warns of a run that goes wrong, and stops one that is hopeless; `diagnosis` then says why."""
 
-    def __init__(self, settings: WatchSettings) -> None:
+    def __init__(self, settings: WatchSettings, scaled_gradients: bool) -> None:
         self.settings = settings
-        self.watch = Watch(settings)
+        self.watch = Watch(settings, scaled_gradients)
         self.diagnosis: str | None = None
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:

@@ -134,7 +134,7 @@ class _Gate:
         on_line: Callable[[str], None],
     ) -> None:
         self.data, self.settings, self.rules, self.folder, self.on_line = data, settings, rules, folder, on_line
-        self.limit = None if settings.path is None and settings.samples else rules.max_shared_ngrams
+        self.limit = None if settings.samples else rules.max_shared_ngrams
         self.failures: list[str] = []
         self._warnings: list[str] = []
         self._expectations: list[dict[str, Any]] = []

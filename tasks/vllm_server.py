@@ -17,7 +17,7 @@ import httpx
 from tasks.config import Config
 from tasks.cpu import prepare_environment
 from tasks.devices import only, visible_devices
-from tasks.errors import UserError
+from tasks.errors import OutOfMemory, UserError
 from tasks.evaluate import QUIET
 from tasks.run import Run
 from tasks.supervise import Worker
@@ -60,7 +60,7 @@ def generation_server(
         "port": port,
         "tensor_parallel_size": wanted.gpus,
         "gpu_memory_utilization": wanted.memory,
-        "dtype": "auto" if config.model.dtype == "auto" else config.model.dtype,
+        "dtype": model["dtype"],
         "max_model_len": config.training.grpo.get("vllm_max_model_length"),
         "enforce_eager": on_cpu,
         "trust_remote_code": config.model.trust_remote_code,
@@ -73,16 +73,24 @@ def generation_server(
         on_line=on_line,
         environment=QUIET | (prepare_environment(config) if on_cpu else only(gpus)),
     )
+
+    def check() -> None:
+        try:
+            worker.check()
+        except OutOfMemory as error:
+            error.for_vllm = True  # smaller steps of the trainer's would not help
+            raise
+
     try:
         worker.give({"on_cpu": on_cpu, "arguments": arguments})
-        _await_health(worker, port, wanted.start_seconds, on_line)
+        _await_health(check, port, wanted.start_seconds, on_line)
         told = {
             "vllm_mode": "server",
             "vllm_server_host": HOST,
             "vllm_server_port": port,
             "vllm_group_port": group_port,
         }
-        yield Server(told, worker.check)
+        yield Server(told, check)
     finally:
         worker.end()
 
@@ -95,10 +103,10 @@ def healthy(address: str) -> bool:
         return False
 
 
-def _await_health(worker: Worker, port: int, seconds: float, on_line: Callable[[str], None]) -> None:
+def _await_health(check: Callable[[], None], port: int, seconds: float, on_line: Callable[[str], None]) -> None:
     started = time.monotonic()
     while not healthy(f"http://{HOST}:{port}"):
-        worker.check()
+        check()
         if time.monotonic() - started > seconds:
             raise UserError(
                 f"the vLLM server was not ready after training.vllm_server.start_seconds ({seconds:g}); raise it, or "

@@ -150,6 +150,8 @@ def test_a_name_of_an_older_recipe_is_refused_with_its_successor(tmp_path, old, 
         ("evaluation: {limit: 0}", "evaluation.limit is 0"),
         ("rewards: {functions: [{name: 'a.py:b', judge: {apiKey: sk-12345678}}]}", "the parameter apiKey of the rew"),
         ("training: {num_generations: null}", "training.num_generations cannot be null"),
+        ("rewards: {functions: [{name: org/judge}]}", "rewards.functions has only reward models, which training alone"),
+        ("data: {name: null}", "data: name is null, and neither path nor samples says where questions come from"),
         ("training: {max_completion_length: null}", "training.max_completion_length cannot be null"),
         (
             "rewards: {functions: [{name: 'a.py:b', openai_api_key: sk-12345678}]}",
@@ -204,6 +206,22 @@ def test_a_home_folder_is_that_in_every_path(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     config = load({}, {"data.path": "~/rows", "rewards.functions": [{"name": "~/mine.py:brevity"}]})
     assert config.data.path == tmp_path / "rows" and config.rewards.functions[0].file == tmp_path / "mine.py"
+
+
+def test_what_cannot_be_null_is_not_offered_as_null(tmp_path):
+    message = refusal(tmp_path, "training: {num_generations: 3.5}")
+    assert message.endswith("training.num_generations is 3.5, but must be a whole number")
+
+
+def test_only_the_source_that_counts_is_recorded(tmp_path):
+    rows, samples = {"data.path": str(tmp_path)}, {"data.samples": {"train": 10}}
+    for overrides, counts in (({}, "name"), (samples, "samples"), (rows, "path"), (rows | samples, "path")):
+        config = load({}, overrides)
+        stored = load(config.dump()).data
+        assert stored == config.data
+        assert [name for name in ("path", "samples", "name", "subset") if getattr(stored, name) is not None] == (
+            ["name", "subset"] if counts == "name" else [counts]
+        )
 
 
 def test_a_refusal_says_whether_the_file_or_the_overrides_are_wrong(tmp_path):

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 from adapters import randomise_adapter
+from safetensors.torch import load_file
 
 from tasks import cpu
+from tasks.colocated import engine_arguments, tell_vllm
 from tasks.config import load
 from tasks.models import load_arguments, load_tokenizer, resolve_model
 from tasks.prompts import build_prompt
@@ -32,6 +34,7 @@ def trainer(tmp_path_factory):
         config = load("deployments/demo.yaml", changes)
         cpu.adapt_trl(config)
         path = resolve_model(config.model)["path"]
+        tell_vllm(**engine_arguments(config, path))
         arguments = grpo_config(config, output_dir=str(tmp_path_factory.mktemp("train")))
         arguments.model_init_kwargs = load_arguments(path, config.model, torch.float32)
         question = "Nora has 4 pens and buys 5 more. How many pens does she have now?"
@@ -64,6 +67,12 @@ def log_probabilities(trainer) -> tuple[list[float], list[float]]:
 def difference(trainer) -> float:
     theirs, ours = log_probabilities(trainer)
     return sum(abs(one - other) for one, other in zip(theirs, ours, strict=True)) / len(ours)
+
+
+def test_vllm_computes_in_the_trainers_precision_whatever_the_checkpoint_is_in(trainer):
+    assert trainer.vllm_generation.llm.llm_engine.vllm_config.model_config.dtype == torch.float32
+    saved = load_file(Path(trainer.model.get_base_model().name_or_path) / "model.safetensors")
+    assert {weight.dtype for weight in saved.values()} == {torch.bfloat16}
 
 
 def test_a_fresh_adapter_changes_nothing_so_both_agree_from_the_start(trainer):

@@ -89,8 +89,8 @@ def test_fewer_questions_than_processes_are_no_trouble_but_prompts_that_are_all_
 
 
 def test_a_baseline_is_that_of_one_engine_protocol_and_model(runs, monkeypatch):
-    def key(rows: str = "rows", model: str = "model", **overrides: Any) -> str:
-        return baseline_key(Run.open("one"), load({}, overrides), rows, {"identity": model})
+    def key(rows: str = "rows", model: str = "model", dtype: str = "bfloat16", **overrides: Any) -> str:
+        return baseline_key(Run.open("one"), load({}, overrides), rows, {"identity": model, "dtype": dtype})
 
     monkeypatch.setattr(evaluate_stage, "choose_engine", lambda config: ("transformers", ""))
     monkeypatch.setattr(evaluate_stage, "vllm_version", lambda: "0.31.0")
@@ -98,6 +98,7 @@ def test_a_baseline_is_that_of_one_engine_protocol_and_model(runs, monkeypatch):
     same = {"evaluation.processes": 2, "evaluation.time_limit": 60, "training.learning_rate": 1e-3}
     assert key(**same) == plain
     others = [key(rows="others"), key(model="other"), key(**{"evaluation.limit": 8}), key(**{"prompt.system": "Hm."})]
+    others.append(key(dtype="float16"))  # what auto means on an older GPU that shares the store
     monkeypatch.setattr(evaluate_stage, "choose_engine", lambda config: ("vllm", ""))
     others.append(key())
     monkeypatch.setattr(evaluate_stage, "vllm_version", lambda: "0.32.0")

@@ -5,7 +5,7 @@ import torch
 
 from tasks.config import Config
 from tasks.errors import OutOfMemory, UserError
-from tasks.memory import Relief, is_out_of_memory, smaller_evaluation, smaller_step, smaller_training_share
+from tasks.memory import Relief, Signs, is_out_of_memory, smaller_evaluation, smaller_step, smaller_training_share
 
 
 def config(**training: object) -> Config:
@@ -116,7 +116,28 @@ def test_what_other_errors_say_is_not_taken_for_lacking_memory():
     chained.__cause__ = MemoryError()
     assert is_out_of_memory(chained)
     assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"))
-    for said in ("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate", "std::bad_alloc"):
+    asleep = "CUDA Error: out of memory at /workspace/csrc/cumem_allocator.cpp:119"  # vLLM's, as it wakes up
+    for said in (
+        "CUDA error: out of memory",
+        asleep,
+        "CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate",
+        "std::bad_alloc",
+    ):
         assert is_out_of_memory(RuntimeError(said))
     for other in (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), OSError(28, "No space left on device")):
         assert not is_out_of_memory(other)
+
+
+def test_the_cause_is_found_in_the_log_of_an_engine_of_several_processes():
+    """The worker's own word, and then that of everybody who waited for it."""
+    signs = Signs()
+    for line in (
+        "(Worker_TP1 pid=7) ERROR 11-30 10:00:00 ValueError: Free memory on device cuda:1 (3.1/79.2 GiB) on startup is "
+        "less than desired GPU memory utilization (0.9, 71.3 GiB).",
+        "(EngineCore pid=6) ERROR 11-30 10:00:01 Exception: WorkerProc initialization failed due to an exception in a",
+        "Exception: WorkerProc initialization failed due to an exception in a background process.",
+        "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}",
+    ):
+        signs.line(line)
+    found = signs.diagnosis("tasks.vllm_server_worker", 1, None)
+    assert found is not None and found.for_vllm and "Free memory on device cuda:1" in found.reason

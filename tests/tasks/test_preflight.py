@@ -1,5 +1,6 @@
 """Settings that TRL takes, and comes to grief on when it begins to train, are refused before anything is done."""
 
+import shutil
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,16 @@ from transformers import GPT2Config, Qwen2Config
 from tasks.config import load
 from tasks.errors import UserError
 from tasks.models import load_architecture, load_empty
-from tasks.preflight_worker import check_lora, check_precision, check_server, disk_gib, positions, try_out
+from tasks.preflight_worker import (
+    check_launch,
+    check_lora,
+    check_precision,
+    check_reward_models,
+    check_server,
+    disk_gib,
+    positions,
+    try_out,
+)
 from tasks.training_arguments import grpo_config, lora_config, weights_dtype
 
 
@@ -60,6 +70,50 @@ def test_what_can_be_done_is_begun(training, tmp_path):
 def test_what_would_stop_the_trainer_is_refused_in_a_sentence(training, words, tmp_path):
     with pytest.raises(UserError, match=words):
         begin(tmp_path, **training)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("mine.yaml", "distributed_type: [NO", "while parsing a flow sequence"),
+        ("mine.yaml", "", "NoneType"),
+        ("mine.yaml", "num_processes: 2", "A `distributed_type` must be specified"),
+        ("mine.yaml", "distributed_type: SOMEHOW", "SOMEHOW"),
+        ("mine.yaml", "distributed_type: MULTI_GPU\nnum_procs: 2", "unknown keys .*num_procs"),
+        ("mine.json", "{", "Expecting property name"),
+    ],
+)
+def test_a_configuration_of_accelerate_that_it_cannot_read_is_refused(name, text, words, tmp_path):
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(UserError, match=rf"training.accelerate_config: accelerate cannot read \S+{name} \(.*{words}"):
+        check_launch(load({"training": {"accelerate_config": str(path)}}))
+
+
+def test_a_configuration_of_accelerate_that_it_reads_is_taken(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("distributed_type: MULTI_GPU\nnum_processes: 8\n")
+    check_launch(load({"training": {"accelerate_config": str(path)}}))
+    check_launch(load({}))
+
+
+def test_a_reward_model_that_is_not_there_is_refused_and_one_that_is_counts_in_training_alone(
+    untrained_model, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    both = "rewards: {{functions: [{{name: int}}, {{name: {}}}]}}"
+    with pytest.raises(UserError, match=r"rewards.functions: 'org/judge' is neither a folder here nor a reward model"):
+        check_reward_models(load(write(tmp_path, both.format("org/judge"))))
+    shutil.copytree(untrained_model, tmp_path / "my" / "judge")  # beside the configuration
+    check_reward_models(load(write(tmp_path, both.format("my/judge"))))
+    assert f"WARNING the reward model {tmp_path}/my/judge counts in training alone" in capsys.readouterr().out
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "config.yaml"
+    path.write_text(text)
+    return path
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,20 @@ def test_a_value_that_is_not_finite_is_hopeless_at_once(name: str, value: float)
     assert "Lower training.learning_rate" in finding.advice
 
 
+def test_a_gradient_that_float16_cannot_hold_is_no_alarm_unless_it_lasts() -> None:
+    """The scale of the gradients begins at 65536, and is halved at every step that is left out for it."""
+    watch = Watch(WatchSettings(steps=5), scaled_gradients=True)
+    for step in range(1, 5):
+        assert watch.see(step, HEALTHY | {"grad_norm": math.inf}) == []
+    assert watch.see(5, HEALTHY) == []
+    for step in range(6, 10):
+        assert watch.see(step, HEALTHY | {"grad_norm": math.nan}) == []
+    [finding] = watch.see(10, HEALTHY | {"grad_norm": math.nan})
+    assert finding.hopeless and "grad_norm has been nan for 5 steps" in str(finding)
+    [finding] = Watch(WatchSettings(), scaled_gradients=True).see(1, HEALTHY | {"loss": math.nan})
+    assert finding.hopeless
+
+
 def test_groups_that_are_all_equal_are_hopeless_once_that_lasts() -> None:
     assert found({"frac_reward_zero_std": 1.0, "reward": 0.0}, steps=19) == []
     [finding] = found({"frac_reward_zero_std": 1.0, "reward": 0.0}, steps=20)

@@ -1,18 +1,23 @@
 """How the trainer is launched."""
 
+import importlib.util
 import json
 import os
 import subprocess
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 import yaml
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from sandbox import PROJECT
 
 from tasks.config import load
-from tasks.devices import only, visible_devices
+from tasks.devices import VLLM_ON_GPUS, only, visible_devices
 from tasks.errors import UserError
 from tasks.train import launcher
+from tasks.train_worker import diverged, load_reward_model
 
 TELL = "import json, os; print(json.dumps(dict(os.environ)))"
 
@@ -21,10 +26,17 @@ def test_trainer_and_server_see_gpus_of_their_own(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert (visible_devices(2), visible_devices(1, after=2)) == (["0", "1"], ["2"])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6,7")
-    assert (only(visible_devices(1)), only(visible_devices(2, after=1))) == (
-        {"CUDA_VISIBLE_DEVICES": "4"},
-        {"CUDA_VISIBLE_DEVICES": "6,7"},
-    )
+    seen = [only(gpus)["CUDA_VISIBLE_DEVICES"] for gpus in (visible_devices(1), visible_devices(2, after=1), [])]
+    assert seen == ["4", "6,7", ""]
+
+
+def test_vllm_on_a_gpu_is_told_what_it_needs_to_start_unless_the_user_says_otherwise(monkeypatch):
+    monkeypatch.delenv("VLLM_WORKER_MULTIPROC_METHOD", raising=False)
+    monkeypatch.setenv("VLLM_USE_FLASHINFER_SAMPLER", "1")
+    told = {"VLLM_WORKER_MULTIPROC_METHOD": "spawn", "VLLM_USE_FLASHINFER_SAMPLER": "1"}
+    assert only(["0"]) == told | {"CUDA_VISIBLE_DEVICES": "0"}
+    known = Path(importlib.util.find_spec("vllm").origin).with_name("envs.py").read_text()
+    assert all(f'"{name}": ' in known for name in VLLM_ON_GPUS)
 
 
 def test_what_was_once_answered_to_accelerate_config_is_not_this_run(tmp_path, monkeypatch):
@@ -77,3 +89,26 @@ def test_the_users_own_configuration_is_taken_with_the_processes_of_the_run(tmp_
 def test_several_processes_on_a_cpu_are_refused():
     with pytest.raises(UserError, match="training.processes is 2, but training.use_cpu .* set training.processes=1"):
         load({"training": {"use_cpu": True, "processes": 2}})
+
+
+def test_weights_that_are_no_numbers_are_told_from_what_may_heal():
+    model = torch.nn.Linear(2, 2)
+    assert not diverged(model, RuntimeError("CUDA error: an illegal memory access was encountered"))
+    assert diverged(model, RuntimeError("CUDA error: device-side assert triggered"))  # as sampling from NaN leads to
+    frozen = torch.nn.Linear(2, 2).requires_grad_(False)
+    frozen.weight[0] = torch.nan
+    assert not diverged(frozen, RuntimeError("probability tensor contains either `inf`, `nan` or element < 0"))
+    model.weight.data[0] = torch.nan
+    assert diverged(model, RuntimeError("probability tensor contains either `inf`, `nan` or element < 0"))
+
+
+def test_a_reward_model_is_loaded_by_its_own_revision_and_not_by_the_pinned_one_of_the_policy(monkeypatch):
+    asked = {}
+    monkeypatch.setattr(
+        "tasks.train_worker.AutoModelForSequenceClassification",
+        SimpleNamespace(from_pretrained=lambda name, **arguments: asked.update(arguments, name=name)),
+    )
+    pinned = {"model.revision": "abc", "model.dtype": "float32", "training.use_cpu": True}
+    load_reward_model("org/judge", load({}, pinned))
+    assert asked.pop("name") == "org/judge" and "revision" not in asked
+    assert asked == {"num_labels": 1, "dtype": torch.float32, "trust_remote_code": False, "use_safetensors": True}

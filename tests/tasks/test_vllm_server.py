@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from tasks.config import Config, load
-from tasks.errors import UserError, WorkerFailed
+from tasks.errors import OutOfMemory, UserError, WorkerFailed
 from tasks.memory import smaller_training_share
 from tasks.models import resolve_model
 from tasks.run import Run
@@ -33,7 +33,7 @@ def test_the_server_answers_while_it_is_needed_and_leaves_nothing_behind(run, mo
         "deployments/demo.yaml", {"training.vllm_mode": "server", "training.vllm_server": {"start_seconds": 300}}
     )
     lines: list[str] = []
-    model = resolve_model(config.model)
+    model = resolve_model(config.model) | {"dtype": "float32"}
     before = set(psutil.Process().children(recursive=True))  # a vLLM inside this process, of another test, leaves some
     with generation_server(run, config, model, lines.append) as server:
         address = f"http://{server.settings['vllm_server_host']}:{server.settings['vllm_server_port']}"
@@ -53,7 +53,7 @@ def test_the_server_answers_while_it_is_needed_and_leaves_nothing_behind(run, mo
 def test_a_server_that_cannot_start_ends_the_wait_with_the_end_of_its_log(run, tmp_path):
     (tmp_path / "nothing").mkdir()
     config = load("deployments/demo.yaml", {"training.vllm_mode": "server", "training.vllm_server": {}})
-    model = {"path": str(tmp_path / "nothing"), "identity": ""}
+    model = {"path": str(tmp_path / "nothing"), "identity": "", "dtype": "float32"}
     with (
         pytest.raises(WorkerFailed, match="tasks.vllm_server_worker ended with exit code"),
         generation_server(run, config, model, print),
@@ -78,5 +78,23 @@ def test_a_server_that_is_asked_for_by_halves_is_refused(training, words):
         load({"training": training})
 
 
-def test_where_its_memory_runs_out_it_gets_less():
+def test_where_its_memory_runs_out_it_gets_less_and_not_the_trainer(run, monkeypatch):
+    class Lacking:
+        def __init__(self, *_: object, **__: object) -> None: ...
+
+        def give(self, job: dict) -> None: ...
+
+        def check(self) -> None:
+            raise OutOfMemory("tasks.vllm_server_worker: CUDA out of memory", 1)
+
+        def end(self) -> None: ...
+
+    monkeypatch.setattr("tasks.vllm_server.Worker", Lacking)
+    model = {"path": "", "identity": "", "dtype": "bfloat16"}
+    with (
+        pytest.raises(OutOfMemory) as caught,
+        generation_server(run, load({"training": SERVED}), model, print),
+    ):
+        raise AssertionError("it cannot be ready")
+    assert caught.value.for_vllm
     assert smaller_training_share(load({"training": SERVED})) == {"training.vllm_server.memory": 0.6}
