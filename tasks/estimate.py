@@ -205,7 +205,8 @@ def _vllm(config: Config, of: Architecture, machine: Machine) -> dict[str, float
     if config.training.vllm != "colocate":
         return {}
     if config.training.on_cpu:
-        return {ON_CPU: of.weights * of.bytes_per_weight / GIB + config.evaluation.vllm_kv_cache_gib}
+        # Twice the weights: it multiplies by packed copies. SmolLM2-135M takes 0.5 GiB in bfloat16, in float32 1.0.
+        return {ON_CPU: 2 * of.weights * of.bytes_per_weight / GIB + config.evaluation.vllm_kv_cache_gib}
     return {SHARE: config.training.grpo.get("vllm_gpu_memory_utilization", 0.3) * machine.memory_gib}
 
 

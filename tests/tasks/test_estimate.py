@@ -70,6 +70,12 @@ def test_a_cache_that_is_larger_than_the_machine_is_told_from_a_model_that_is():
         judge(demo, needs(demo, small), small)
 
 
+def test_vllm_on_a_cpu_holds_the_weights_twice():
+    config = load("deployments/demo.yaml", {"evaluation.vllm_kv_cache_gib": 3})
+    twice = 2 * QWEN.weights * 2 / 2**30
+    assert needs(config).held["vLLM"] == pytest.approx(3 + twice)
+
+
 def test_weights_that_may_be_divided_among_processes_are_not_judged():
     config = load("deployments/gsm8k.yaml", {"training.deepspeed": "zero3.json"})
     assert judge(config, needs(config, replace(GPU, memory_gib=1.0)), replace(GPU, memory_gib=1.0)) is None
