@@ -20,6 +20,12 @@ def newest_whole_checkpoint(folder: Path, on_line: Callable[[str], None]) -> Pat
     return None
 
 
+def checkpoint_before(checkpoint: Path) -> Path | None:
+    """The newest whole one that is older than `checkpoint`."""
+    older = [one for one in checkpoint.parent.glob("checkpoint-*") if _step(one) < _step(checkpoint)]
+    return next((one for one in sorted(older, key=_step, reverse=True) if fault_of(one) is None), None)
+
+
 def fault_of(checkpoint: Path) -> str | None:
     """What is wrong with a checkpoint, by the frame of each of its files, without reading all of them."""
     if not (checkpoint / "trainer_state.json").is_file():  # which is written last

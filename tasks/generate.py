@@ -168,7 +168,7 @@ class TransformersEngine:
         ends = model.generation_config.eos_token_id
         self.ends = sorted({tokenizer.eos_token_id, *([ends] if isinstance(ends, int) else ends or [])})
 
-    @torch.inference_mode()
+    @torch.no_grad()  # not in inference mode: what FSDP gathers for the first time here, training goes on with
     def generate(self, prompts: Sequence[list[int]], sampling: Sampling) -> list[list[Completion]]:
         how: dict[str, Any] = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
         if sampling.temperature > 0:

@@ -123,11 +123,12 @@ Smaller = Callable[[Config], dict[str, Any] | None]
 class Relief:
     """What one stage of a run does about lacking memory; `path` keeps what it has tried.
 
-    `ways` are tried in order, each as often as it has something smaller; the last is about vLLM's share.
+    `ways` are tried in order, each as often as it has something smaller; the last is about vLLM's share. Where that is
+    of memory of its own, as a server's, it is left alone unless vLLM itself has too little.
     """
 
-    def __init__(self, path: Path, ways: Sequence[Smaller]) -> None:
-        self._path, self._ways = path, ways
+    def __init__(self, path: Path, ways: Sequence[Smaller], vllm_apart: bool = False) -> None:
+        self._path, self._ways, self._vllm_apart = path, ways, vllm_apart
         self.changes = [Change(**change) for change in read_json(path)] if path.exists() else []
 
     def run(
@@ -153,7 +154,9 @@ class Relief:
         return Config.model_validate(values)
 
     def _next(self, config: Config, error: OutOfMemory, on_line: Callable[[str], None]) -> None:
-        ways = self._ways[-1:] if error.for_vllm else self._ways
+        ways = self._ways[:-1] if self._vllm_apart else self._ways
+        if error.for_vllm:
+            ways = self._ways[-1:]
         found = next((settings for settings in (way(config) for way in ways) if settings), None)
         if found is None:
             tried = "; ".join(str(change) for change in self.changes) or "there is nothing smaller"

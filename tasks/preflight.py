@@ -13,6 +13,7 @@ from tasks.supervise import Worker
 from tasks.tracking import check_reachable, tracking_uri
 
 LEAST_GIB = 0.5  # of disk, to begin at all
+TIME_LIMIT = 3600  # seconds; every byte of a model in a folder is read once, for its digest
 JOBS = ("preflight", "prompt_lengths")  # of its worker; stages by the same names give them
 
 
@@ -60,7 +61,7 @@ def preflight(run: Run, config: Config, worker: PreflightWorker, trains: bool) -
     # The data gate, which comes next, takes longer to import Great Expectations than to use it.
     Thread(target=import_module, args=("tasks.expectation_run",), daemon=True).start()
     job = {"config": config.dump(), "trains": trains, "scratch": str(run.folder / "preflight")}
-    found = worker.ask("preflight", job, time_limit=600)
+    found = worker.ask("preflight", job, time_limit=TIME_LIMIT)
     made = ", with its checkpoints and the merged model," if trains else ""
     require_disk(run.folder, found["disk_gib"], f"this run{made}")
     return found

@@ -3,6 +3,7 @@
 Then it waits for the data, to count the tokens of the prompts: what it has imported would take seconds once more.
 """
 
+import shutil
 import warnings
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -52,6 +53,9 @@ def preflight(job: dict[str, Any]) -> dict[str, Any]:
     architecture = load_architecture(model["path"], config.model)
     empty = load_empty(model["path"], architecture, config.model)
     engine, why = choose_engine(config)
+    if not config.training.on_cpu and getattr(architecture, "quantization_config", None) is None:
+        memory = torch.cuda.get_device_properties(0).total_memory / 2**30
+        check_evaluation(config, engine, sum(weight.numel() for weight in empty.parameters()) * dtype.itemsize, memory)
     print(f"model {model['path']} ({architecture.model_type}) in {dtype}, evaluated with {engine}: {why}", flush=True)
     found = {
         "model": model | {"dtype": str(dtype).removeprefix("torch.")},
@@ -73,11 +77,27 @@ def preflight(job: dict[str, Any]) -> dict[str, Any]:
 def check_device(config: Config) -> None:
     gpus, use_cpu = torch.cuda.device_count(), config.training.on_cpu
     if not use_cpu and gpus == 0:
-        raise UserError("this machine has no GPU that torch can use; set training.use_cpu=true to take the CPU")
+        driver = ""
+        if shutil.which("nvidia-smi"):
+            driver = f" (of NVIDIA's driver, which it has, torch {torch.__version__} may need a newer version)"
+        raise UserError(
+            f"this machine has no GPU that torch can use{driver}; set training.use_cpu=true to take the CPU"
+        )
     if not use_cpu and config.evaluation_processes > gpus:
         raise UserError(
             f"evaluation.processes is {config.evaluation_processes}, but this machine has {gpus} GPUs; "
             f"set evaluation.processes={gpus}"
+        )
+
+
+def check_evaluation(config: Config, engine: str, weights: int, memory_gib: float) -> None:
+    """Raise UserError where the model's `weights`, in bytes, cannot be held by one GPU, as every evaluation does."""
+    share = config.evaluation.vllm_memory if engine == "vllm" else 1.0
+    if weights / 2**30 > share * memory_gib:
+        of_it = f", of which vLLM takes {share:g} (evaluation.vllm_memory)" if engine == "vllm" else ""
+        raise UserError(
+            f"an evaluation holds the whole model on one GPU: the weights of {config.model.name} take "
+            f"{weights / 2**30:.1f} GiB, and a GPU has {memory_gib:.1f}{of_it}; take a smaller model, or larger GPUs"
         )
 
 
@@ -99,13 +119,18 @@ def check_launch(config: Config) -> None:
     if path is None:
         return
     try:
-        load_config_from_file(str(path))
+        chosen = load_config_from_file(str(path))
     except Exception as error:  # YAML's and JSON's mistakes, fields that it lacks or that there are none of …
         reason = " ".join(str(error).split())[:300]
         raise UserError(
             f"training.accelerate_config: accelerate cannot read {path} ({reason}); mend it, or write another one by "
             f"accelerate config --config_file {path}"
         ) from None
+    if str(getattr(chosen.distributed_type, "value", "")) == "DEEPSPEED" and find_spec("deepspeed") is None:
+        raise UserError(
+            f"training.accelerate_config: {path} asks for DeepSpeed, which is not installed; pip install deepspeed, or "
+            "take another one"
+        )
 
 
 def check_vllm(config: Config) -> None:

@@ -61,10 +61,10 @@ class Watch:
         return None
 
 
-def broken(what: str) -> Finding:
+def broken(what: str, certain: bool = True) -> Finding:
     """The diagnosis of a model whose weights have left the range of numbers; `what` shows it."""
     return Finding(
-        f"{what}: the weights are no numbers any more",
+        f"{what}: {'' if certain else 'most likely '}the weights are no numbers any more",
         "Lower training.learning_rate or training.max_grad_norm; instead of float16 set model.dtype=float32",
         hopeless=True,
     )

@@ -1,5 +1,6 @@
 """Stage: train with GRPO in a child process, and send its metrics to MLflow by step."""
 
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -70,14 +71,18 @@ def train(
             on_line=on_line,
             launcher=launcher(settings, folder),
             # Else a single process would spread the model over all GPUs, those of the vLLM server among them.
-            environment=QUIET | (prepare_environment(settings) if on_cpu else only(gpus)),
+            # torchrun, too, kills processes that take long to end, after half a minute if it is not told otherwise.
+            environment=QUIET
+            | {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(math.ceil(settings.training.grace) + 10)}
+            | (prepare_environment(settings) if on_cpu else only(gpus)),
             time_limit=settings.training.time_limit,
             limit_setting="training.time_limit",
             on_tick=tick,
             grace=settings.training.grace,
         )
 
-    result = Relief(folder / "memory.json", (smaller_step, smaller_training_share)).run(config, work, on_line)
+    ways, apart = (smaller_step, smaller_training_share), config.training.vllm_server is not None
+    result = Relief(folder / "memory.json", ways, vllm_apart=apart).run(config, work, on_line)
     tracker.forward(metrics, final=True)
     return result
 

@@ -7,8 +7,11 @@ from typing import Any
 
 import pandas as pd
 from datasets import Dataset
+from peft import PeftModel
+from torch.distributed.tensor import DTensor
 from transformers import AutoModelForSequenceClassification, PrinterCallback, Trainer, TrainerState
 
+from tasks.checkpoints import checkpoint_before
 from tasks.colocated import engine_arguments, tell_vllm
 from tasks.config import Config
 from tasks.cpu import adapt_trl, trainer_class
@@ -23,6 +26,7 @@ from tasks.training_arguments import grpo_config, lora_config, weights_dtype
 from tasks.training_callbacks import DiskBudget, MetricsFile, PeakMemory, SaveBeforeEnd, SickRun, Validation
 from tasks.worker import leave, run_worker
 
+ASSERTION = "device-side assert"  # by a kernel of the GPU, of a value that it cannot compute with
 # By `config.training.vllm`.
 WRITERS = {
     None: "by transformers; training.use_vllm=true would take vLLM",
@@ -58,6 +62,7 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
         if is_out_of_memory(error):  # and vLLM's, to say that it found less than its share
             raise
         raise UserError(f"training cannot begin with these settings: {error}; correct the section training") from None
+    check_saving(trainer)
     trainer.remove_callback(PrinterCallback)  # MetricsFile prints a line that fits on one
     validation = Validation(trainer, config, scorer, pd.read_parquet(job["validation"]), folder)
     trainer.add_callback(MetricsFile(folder / "metrics.jsonl"))
@@ -73,10 +78,11 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
     try:
         _train_on(trainer, job["checkpoint"])
     except RuntimeError as error:
-        if not diverged(trainer.model, error):
+        if is_out_of_memory(error) or not diverged(trainer.model, error):
             raise
         step, reason = trainer.state.global_step, first_line(error, 300)
-        raise UserError(f"training was stopped at step {step}: {broken(reason)}") from None
+        finding = broken(reason, certain=ASSERTION not in reason)
+        raise UserError(f"training was stopped at step {step}: {finding}") from None
     if saver.ended:
         print(f"asked to end: saved checkpoint-{trainer.state.global_step}", flush=True)
         leave(128 + signal.SIGTERM)
@@ -98,6 +104,18 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def check_saving(trainer: Any) -> None:
+    """Raise UserError where the trained weights would be saved in shards, from which no model can be loaded."""
+    state = trainer.accelerator.state
+    advice = "training would leave no model; set {} in the file of training.accelerate_config"
+    if trainer.is_fsdp_enabled and "FULL_STATE_DICT" not in str(state.fsdp_plugin.state_dict_type):
+        raise UserError(f"FSDP saves weights in shards, so {advice.format('fsdp_state_dict_type: FULL_STATE_DICT')}")
+    if trainer.is_deepspeed_enabled and not isinstance(trainer.model, PeftModel):
+        zero = state.deepspeed_plugin.deepspeed_config.get("zero_optimization", {})
+        if zero.get("stage") == 3 and not zero.get("stage3_gather_16bit_weights_on_model_save"):
+            raise UserError(f"ZeRO-3 saves weights in shards, so {advice.format('zero3_save_16bit_model: true')}")
+
+
 def _train_on(trainer: Trainer, checkpoint: str | None) -> None:
     """Train from the start or from a checkpoint to the last step, unless the checkpoint is that of the last step:
     transformers would do one more."""
@@ -107,6 +125,9 @@ def _train_on(trainer: Trainer, checkpoint: str | None) -> None:
     state = TrainerState.load_from_json(str(Path(checkpoint) / "trainer_state.json"))
     if state.global_step < state.max_steps:
         trainer.train(resume_from_checkpoint=checkpoint)
+    elif trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:  # which divide the model only as training begins
+        before = checkpoint_before(Path(checkpoint))
+        trainer.train(resume_from_checkpoint=str(before) if before else None)
     else:
         trainer._load_from_checkpoint(checkpoint)
         trainer.state = state
@@ -130,9 +151,12 @@ def prompt_dataset(rows: pd.DataFrame, tokenizer: Any, config: Config) -> tuple[
 def diverged(model: Any, error: RuntimeError) -> bool:
     """Whether training failed with `error` because trained weights are no numbers any more: sampling from those fails
     with an error of its own. On a GPU that is an assertion, after which it does not even let us look at the weights."""
-    if "device-side assert" in str(error):
+    if ASSERTION in str(error):
         return True
-    return not all(bool(weight.isfinite().all()) for weight in model.parameters() if weight.requires_grad)
+    trained = [weight for weight in model.parameters() if weight.requires_grad]
+    # Of weights that FSDP has divided only our own share: the other processes may not be asking.
+    own = [weight.to_local() if isinstance(weight, DTensor) else weight for weight in trained]
+    return not all(bool(weight.isfinite().all()) for weight in own)
 
 
 def load_reward_model(name: str, config: Config) -> Any:

@@ -216,10 +216,16 @@ class Validation(TrainerCallback):
             if trainer.use_vllm:
                 mine = self._generate_with_vllm(ids, tokens)
             else:
-                checkpointing = trainer.args.gradient_checkpointing_kwargs
-                with unwrap_model_for_generation(
-                    trainer.model_wrapped, trainer.accelerator, gradient_checkpointing_kwargs=checkpointing
-                ) as model:
+                arguments = trainer.args
+                with (  # as TRL does
+                    unwrap_model_for_generation(
+                        trainer.model_wrapped,
+                        trainer.accelerator,
+                        gather_deepspeed3_params=arguments.ds3_gather_for_generation,
+                        gradient_checkpointing_kwargs=arguments.gradient_checkpointing_kwargs,
+                    ) as model,
+                    trainer._dist.summon_full_params(trainer.model_wrapped, recurse=False),
+                ):
                     model.eval()
                     engine = TransformersEngine(model, trainer.processing_class, self.config.evaluation.batch_size)
                     mine = [one for [one] in engine.generate(ids, Sampling(tokens))]

@@ -62,6 +62,7 @@ def generation_server(
         "gpu_memory_utilization": wanted.memory,
         "dtype": model["dtype"],
         "max_model_len": config.training.grpo.get("vllm_max_model_length"),
+        "vllm_model_impl": config.training.grpo.get("vllm_model_impl", "vllm"),
         "enforce_eager": on_cpu,
         "trust_remote_code": config.model.trust_remote_code,
         "log_level": "warning",

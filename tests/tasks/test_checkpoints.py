@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from tasks.checkpoints import newest_whole_checkpoint
+from tasks.checkpoints import checkpoint_before, newest_whole_checkpoint
 
 
 @pytest.fixture
@@ -27,6 +27,13 @@ def test_it_is_the_one_of_the_highest_step(folder):
     assert newest_whole_checkpoint(folder, said.append) == folder / "checkpoint-12"
     assert said == ["going on from checkpoint-12"]
     assert newest_whole_checkpoint(folder / "nowhere", said.append) is None
+
+
+def test_the_one_before_is_the_newest_older_one_that_is_whole(folder):
+    assert checkpoint_before(folder / "checkpoint-12") == folder / "checkpoint-6"
+    (folder / "checkpoint-6" / "trainer_state.json").unlink()
+    assert checkpoint_before(folder / "checkpoint-12") == folder / "checkpoint-3"
+    assert checkpoint_before(folder / "checkpoint-3") is None
 
 
 @pytest.mark.parametrize(

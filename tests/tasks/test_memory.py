@@ -79,6 +79,17 @@ def test_where_vllm_finds_less_than_its_share_the_batch_is_left_alone(tmp_path):
     assert result["memory_changes"] == ["training.vllm_gpu_memory_utilization 0.3 → 0.2"]
 
 
+def test_a_servers_share_is_left_alone_where_the_trainers_memory_ran_out(tmp_path):
+    server = {"use_vllm": True, "vllm_mode": "server", "vllm_server": {"memory": 0.9}}
+    given = config(per_device_train_batch_size=2, num_generations=2, **server)
+    ways, lines = (smaller_step, smaller_training_share), []
+    with pytest.raises(UserError, match=r"Tried: training.per_device_train_batch_size 2 → 1, \S+ 1 → 2\. Take"):
+        Relief(tmp_path / "a.json", ways, vllm_apart=True).run(given, Fails(lambda settings: False), lines.append)
+    own = Fails(lambda settings: settings.training.vllm_server.memory == 0.6, for_vllm=True)
+    found = Relief(tmp_path / "b.json", ways, vllm_apart=True).run(given, own, lines.append)
+    assert found["memory_changes"] == ["training.vllm_server.memory 0.9 → 0.6"]
+
+
 def test_a_later_attempt_begins_with_what_did(tmp_path):
     given = config(per_device_train_batch_size=8)
     relieve(tmp_path / "memory.json", Fails(lambda settings: settings.training.device_batch == 2), given)

@@ -13,6 +13,8 @@ from tasks.config import load
 from tasks.errors import UserError
 from tasks.models import load_architecture, load_empty
 from tasks.preflight_worker import (
+    check_device,
+    check_evaluation,
     check_launch,
     check_lora,
     check_precision,
@@ -95,6 +97,34 @@ def test_a_configuration_of_accelerate_that_it_reads_is_taken(tmp_path):
     path.write_text("distributed_type: MULTI_GPU\nnum_processes: 8\n")
     check_launch(load({"training": {"accelerate_config": str(path)}}))
     check_launch(load({}))
+
+
+def test_deepspeed_that_is_not_installed_is_missed_before_anything_is_done(tmp_path, monkeypatch):
+    path = tmp_path / "mine.yaml"
+    path.write_text("distributed_type: DEEPSPEED\nnum_processes: 2\n")
+    config = load({"training": {"accelerate_config": str(path)}})
+    monkeypatch.setattr("tasks.preflight_worker.find_spec", lambda name: None)
+    with pytest.raises(UserError, match="mine.yaml asks for DeepSpeed, which is not installed; pip install deepspeed"):
+        check_launch(config)
+    monkeypatch.setattr("tasks.preflight_worker.find_spec", lambda name: object())
+    check_launch(config)
+
+
+@pytest.mark.parametrize(("engine", "fits"), [("vllm", 0.85 * 24), ("transformers", 24)])
+def test_a_model_that_no_gpu_holds_is_not_evaluated(engine, fits):
+    check_evaluation(load({}), engine, int(fits * 2**30) - 1, memory_gib=24)
+    with pytest.raises(UserError, match="an evaluation holds the whole model on one GPU: .* and a GPU has 24.0"):
+        check_evaluation(load({}), engine, int(fits * 2**30) + 2**25, memory_gib=24)
+
+
+def test_where_a_driver_is_there_and_torch_finds_no_gpu_the_driver_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match="has no GPU that torch can use; set training.use_cpu=true"):
+        check_device(load({}))
+    (tmp_path / "nvidia-smi").touch(0o755)
+    with pytest.raises(UserError, match=r"can use \(of NVIDIA's driver, which it has, torch \S+ may need a newer"):
+        check_device(load({}))
 
 
 def test_a_reward_model_that_is_not_there_is_refused_and_one_that_is_counts_in_training_alone(

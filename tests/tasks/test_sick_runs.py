@@ -5,7 +5,7 @@ import math
 import pytest
 
 from tasks.config import WatchSettings
-from tasks.sick_runs import Finding, Watch
+from tasks.sick_runs import Finding, Watch, broken
 
 HEALTHY = {
     "loss": 0.02,
@@ -52,6 +52,10 @@ def test_a_gradient_that_float16_cannot_hold_is_no_alarm_unless_it_lasts() -> No
     assert finding.hopeless and "grad_norm has been nan for 5 steps" in str(finding)
     [finding] = Watch(WatchSettings(), scaled_gradients=True).see(1, HEALTHY | {"loss": math.nan})
     assert finding.hopeless
+
+
+def test_what_a_gpu_refuses_is_most_likely_no_number() -> None:
+    assert "x: most likely the weights are no numbers any more" in str(broken("x", certain=False))
 
 
 def test_groups_that_are_all_equal_are_hopeless_once_that_lasts() -> None:

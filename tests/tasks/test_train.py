@@ -11,13 +11,14 @@ import pytest
 import torch
 import yaml
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+from peft import LoraConfig, get_peft_model
 from sandbox import PROJECT
 
 from tasks.config import load
 from tasks.devices import VLLM_ON_GPUS, only, visible_devices
 from tasks.errors import UserError
 from tasks.train import launcher
-from tasks.train_worker import diverged, load_reward_model
+from tasks.train_worker import check_saving, diverged, load_reward_model
 
 TELL = "import json, os; print(json.dumps(dict(os.environ)))"
 
@@ -100,6 +101,42 @@ def test_weights_that_are_no_numbers_are_told_from_what_may_heal():
     assert not diverged(frozen, RuntimeError("probability tensor contains either `inf`, `nan` or element < 0"))
     model.weight.data[0] = torch.nan
     assert diverged(model, RuntimeError("probability tensor contains either `inf`, `nan` or element < 0"))
+
+
+def fsdp(state_dict_type: str) -> SimpleNamespace:
+    state = SimpleNamespace(fsdp_plugin=SimpleNamespace(state_dict_type=f"StateDictType.{state_dict_type}"))
+    accelerator = SimpleNamespace(state=state)
+    return SimpleNamespace(is_fsdp_enabled=True, is_deepspeed_enabled=False, accelerator=accelerator, model=None)
+
+
+def deepspeed(stage: int, gathers: bool, model: object = None) -> SimpleNamespace:
+    zero = {"stage": stage, "stage3_gather_16bit_weights_on_model_save": gathers}
+    plugin = SimpleNamespace(deepspeed_config={"zero_optimization": zero})
+    accelerator = SimpleNamespace(state=SimpleNamespace(deepspeed_plugin=plugin))
+    return SimpleNamespace(is_fsdp_enabled=False, is_deepspeed_enabled=True, accelerator=accelerator, model=model)
+
+
+def test_a_launch_that_would_leave_weights_in_shards_is_refused_before_the_first_step():
+    with pytest.raises(UserError, match="FSDP saves .* set fsdp_state_dict_type: FULL_STATE_DICT in the file of"):
+        check_saving(fsdp("SHARDED_STATE_DICT"))
+    with pytest.raises(UserError, match="ZeRO-3 saves .* set zero3_save_16bit_model: true in the file of"):
+        check_saving(deepspeed(3, gathers=False))
+    layer = get_peft_model(torch.nn.Sequential(torch.nn.Linear(2, 2)), LoraConfig(target_modules=["0"]))
+    for whole in (
+        fsdp("FULL_STATE_DICT"),
+        deepspeed(3, gathers=True),
+        deepspeed(2, gathers=False),
+        deepspeed(3, gathers=False, model=layer),  # of an adapter the trainer gathers the weights itself
+        SimpleNamespace(is_fsdp_enabled=False, is_deepspeed_enabled=False, accelerator=SimpleNamespace(state=None)),
+    ):
+        check_saving(whole)
+
+
+def test_torchrun_has_more_patience_than_we(monkeypatch):
+    from torch.distributed.launcher.api import LaunchConfig
+
+    monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "130")
+    assert LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=1).shutdown_timeout == 130  # the name is right
 
 
 def test_a_reward_model_is_loaded_by_its_own_revision_and_not_by_the_pinned_one_of_the_policy(monkeypatch):
