@@ -49,12 +49,12 @@ def publish(run: Run, config: Config, tracker: Tracker, outcome: Outcome, versio
 
 
 def measured(run: Run, trained: dict[str, Any]) -> dict[str, float]:
-    """What training took of what was estimated before, as far as it is known; a step's time without that of the first,
-    which warms up."""
+    """What training took of what was estimated before, as far as it is known; a step's time is the median, without
+    the first one, which warms up."""
     steps = [seconds for _, seconds in series(run.folder / "train" / "metrics.jsonl", "train/step_time")]
     on_gpu = trained["peak_gpu_gib"]
     memory = {} if on_gpu is None else {"memory_gib": on_gpu or trained["peak_ram_gib"]}
-    return memory | {"step_seconds": statistics.mean(steps[1:] or steps)}
+    return memory | {"step_seconds": statistics.median(steps[1:] or steps)}
 
 
 def against_estimate(took: dict[str, float], needs: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.stages import Context
-from tasks.config import Config, load
+from tasks.config import Config, load, read_yaml
 from tasks.errors import UserError
 from tasks.evaluate import user_code
 from tasks.model_folder import folder_digest
@@ -35,7 +35,7 @@ def begin(run_id: str, settings: Config, warn: Callable[[str], None], until: str
         "until": until,
         "mlflow": without_password(tracking_uri(kept.registry)),
         "user_code": digest(user_code(kept)),
-        "config": digest((run.folder / "config.yaml").read_text(encoding="utf-8")),
+        "config": digest(read_yaml(run.folder / "config.yaml")),
     }
     _go_on(run, kept, record, warn)
     try:
@@ -62,7 +62,7 @@ def _kept(run: Run, settings: Config, warn: Callable[[str], None]) -> Config:
 
 def _has_results(run: Run) -> bool:
     """Whether a stage was finished by an earlier attempt."""
-    return any((run.folder / "results").iterdir())
+    return any((run.folder / "results").glob("[!.]*.json"))
 
 
 def _go_on(run: Run, config: Config, now: dict[str, Any], warn: Callable[[str], None]) -> None:
@@ -76,8 +76,8 @@ def _go_on(run: Run, config: Config, now: dict[str, Any], warn: Callable[[str], 
     if _has_results(run) and began["config"] != now["config"]:
         config_file = run.folder / "config.yaml"
         raise UserError(
-            f"{config_file} was edited, but it says by what the run's finished stages were done, so the run {run.id} "
-            f"cannot be gone on with; undo the edit, or begin a new run with it: python -m flows.grpo {config_file}"
+            f"{config_file} is not as it was when the run {run.id} began, and its finished stages were done by what it "
+            f"said; undo the edit, or begin a new run with it: python -m flows.grpo {config_file}"
         )
     found = run.result("preflight")  # before that was passed, nothing has been recorded or made
     if found and began["mlflow"] != now["mlflow"]:

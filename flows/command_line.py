@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 from prefect import State
 
+from flows.stages import reports_failure
 from tasks.config import Config, load, parse_override
 from tasks.errors import UserError
 
@@ -24,7 +25,9 @@ def grpo_main(arguments: Sequence[str], flow: Any, stages: Sequence[str]) -> int
 def evaluate_main(arguments: Sequence[str], flow: Any) -> int:
     """Run the flow `evaluate` in this process; exit codes as for `grpo_main`."""
     parser = _parser("python -m flows.evaluate", "Score a model on the test questions of a configuration.")
-    parser.add_argument("--model", help="a hub id, a folder, gguf:PACKAGE/FILE or models:/NAME@ALIAS")
+    parser.add_argument(
+        "--model", help="a hub id, a folder, gguf:PACKAGE/FILE, models:/NAME@ALIAS or models:/NAME/VERSION"
+    )
     return _run(parser, arguments, flow, "model")
 
 
@@ -54,7 +57,7 @@ def check_prefect() -> None:
 
 def _without_failure(record: logging.LogRecord) -> bool:
     """Leave out Prefect's report that the flow run has failed: its message is the command's own last word."""
-    return not (str(record.msg).startswith("Finished in state") and "Completed" not in str(record.msg))
+    return not reports_failure(record)
 
 
 def _parser(program: str, description: str) -> argparse.ArgumentParser:

@@ -17,10 +17,11 @@ from flows.hooks import end_record
 from flows.shared_stages import ingest, preflight, prompt_lengths, score_untrained, validate
 from flows.stages import REFUSED, Context, log_line, run_stages, stage
 from flows.tags import run_tags
-from tasks.config import load
+from tasks.config import RegistrySettings, load
 from tasks.errors import UserError
 from tasks.preflight import PreflightWorker
 from tasks.report import score_text
+from tasks.run import Run, read_json, write_json
 from tasks.tracking import Tracker
 from tasks.versions import FetchedVersion, fetch_version
 
@@ -50,18 +51,26 @@ def evaluate(
         if model is not None:
             if not model.strip():
                 raise UserError("the model to score has no name; give one, or leave it out for the configuration's own")
-            version = fetch_version(model, settings.registry) if model.startswith("models:/") else None
+            version = _version(model, settings.registry) if model.startswith("models:/") else None
             name = version.folder if version else model
             settings = load(config, OF_ANOTHER_MODEL | (overrides or {}) | {"model.name": name})
         context = begin(str(flow_run.id), settings, get_run_logger().warning)
     except UserError as error:
         return Failed(name=REFUSED, message=str(error))
-    if version and context.config.model.name == version.folder:  # not, where an alias has moved since the first attempt
-        model = version.uri
+    name = version.uri if version else model or settings.model.name
     return run_stages(
-        lambda: _run(context, model or settings.model.name),
+        lambda: _run(context, name),
         "the run was ended; nothing of it is kept but what is in the store",
     )
+
+
+def _version(model: str, registry: RegistrySettings) -> FetchedVersion:
+    """The version that `model` means, and meant when this run began: an alias may have moved since."""
+    path = Run.open(str(flow_run.id)).folder / "version.json"
+    meant: dict[str, str] = read_json(path) if path.exists() else {}
+    version = fetch_version(meant.get(model, model), registry)
+    write_json(path, {model: version.uri})
+    return version
 
 
 def _run(context: Context, model: str) -> State:

@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import re
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -124,11 +125,16 @@ class _NoRepetition(logging.Filter):
         return not str(record.msg).startswith("Task run failed with state")
 
 
+def reports_failure(record: logging.LogRecord) -> bool:
+    """Whether this is Prefect's report that a run has failed."""
+    return re.match(rf"Finished in state ({REFUSED}|Failed|Crashed|TimedOut)\(", str(record.msg)) is not None
+
+
 class _FailureIsAnError(logging.Filter):
     """Raises Prefect's report that a flow run has failed, which it logs as information, to an error's level."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if str(record.msg).startswith("Finished in state") and "Completed" not in str(record.msg):
+        if reports_failure(record):
             record.levelno, record.levelname = logging.ERROR, logging.getLevelName(logging.ERROR)
         return True
 

@@ -217,7 +217,9 @@ class RewardSettings(BaseModel):
 
     @property
     def label(self) -> str:
-        """The short name, for metrics: `my_rewards.py:brevity` is `brevity`."""
+        """The short name, for metrics: `my_rewards.py:brevity` is `brevity`, and `org/judge-0.6B` is `judge-0.6B`."""
+        if is_model_name(self.name):
+            return Path(self.name).name
         return self.name.replace(":", "/").rsplit("/", 1)[-1].rsplit(".", 1)[-1]
 
     @property
@@ -420,6 +422,16 @@ class TrainingSettings(BaseModel):
         for name in ("vllm_server_host", "vllm_server_port", "vllm_server_base_url", "vllm_group_port"):
             if name in self.grpo:
                 raise ValueError(f"training.{name} is chosen by the pipeline, which starts training.vllm_server itself")
+        return self
+
+    @model_validator(mode="after")
+    def _tensor_parallel_processes_divide(self) -> Self:
+        size = self.grpo.get("vllm_tensor_parallel_size") or 1
+        if self.vllm == "colocate" and self.processes % size:
+            raise ValueError(
+                f"training.vllm_tensor_parallel_size ({size}) does not divide training.processes ({self.processes}), "
+                "among which vLLM divides the model; make it a divisor"
+            )
         return self
 
     @model_validator(mode="after")
@@ -686,7 +698,7 @@ def load(source: str | Path | dict[str, Any], overrides: dict[str, Any] | None =
         path = Path(source)
         if not os.path.exists(path) and os.path.exists(PROJECT / path):
             path = PROJECT / path  # a deployment names deployments/….yaml, wherever its worker was started
-        values, folder, where = _read_yaml(path), path.absolute().parent, str(source)
+        values, folder, where = read_yaml(path), path.absolute().parent, str(source)
     for dotted in PATHS:
         _make_absolute(values, dotted, folder)
     _make_model_absolute(values, folder)
@@ -701,7 +713,8 @@ def load(source: str | Path | dict[str, Any], overrides: dict[str, Any] | None =
             _make_absolute(changed, dotted, Path.cwd())
     if "model.name" in overrides:
         _make_model_absolute(changed, Path.cwd())
-    _make_rewards_absolute(changed, Path.cwd())
+    if "rewards.functions" in overrides:
+        _make_rewards_absolute(changed, Path.cwd())
     try:
         return _validated(changed, f"the overrides on {where}")
     except UserError:
@@ -732,7 +745,8 @@ def parse_override(text: str) -> tuple[str, Any]:
         raise UserError(f"{name}: the value {value!r} is not valid YAML; quote it") from None
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The values of a YAML file, not yet looked at. Raises UserError."""
     try:
         values = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except FileNotFoundError:
@@ -769,6 +783,8 @@ def _make_absolute(values: dict[str, Any], dotted: str, folder: Path) -> None:
     section, name = dotted.split(".")
     part = values.get(section)
     if isinstance(part, dict) and isinstance(part.get(name), str):
+        if not part[name].strip():
+            raise UserError(f"{dotted} is empty; give a path, or null for none")
         part[name] = _absolute(part[name], folder)
 
 

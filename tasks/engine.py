@@ -36,6 +36,11 @@ def vllm_fault() -> str | None:
     return f"vLLM {found} is too old ({OLDEST} is the oldest)" if Version(found) < Version(OLDEST) else None
 
 
+def is_refusal(error: BaseException) -> bool:
+    """Whether vLLM refuses what it was asked for by `error`; newer versions have a class of their own for it."""
+    return isinstance(error, ValueError) or type(error).__name__ == "VLLMValidationError"
+
+
 def choose_engine(config: Config) -> tuple[str, str]:
     """The engine's name and why it was chosen. Raises UserError if vLLM is demanded and not there, or too old."""
     asked, fault = config.evaluation.engine, vllm_fault()

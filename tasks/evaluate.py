@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 
 from rewards.registry import is_registered
 from tasks.config import Config
+from tasks.cpu import waiting
 from tasks.devices import only, visible_devices
 from tasks.engine import choose_engine, vllm_version
 from tasks.errors import UserError
@@ -71,7 +72,7 @@ def evaluate(
             "tasks.evaluate_worker",
             parts,
             on_line=on_line,
-            environment=QUIET,
+            environment=QUIET | (waiting(shares, on_line) if on_cpu else {}),
             time_limit=settings.evaluation.time_limit,
             limit_setting="evaluation.time_limit",
         )

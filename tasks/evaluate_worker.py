@@ -64,6 +64,11 @@ def _timed(
     engine: Engine, ids: Sequence[list[int]], sampling: Sampling, whose: str
 ) -> tuple[list[list[Completion]], float]:
     """The completions, and the seconds that they took."""
+    print(
+        f"{whose}{len(ids)} questions{f', {sampling.n} times each' if sampling.n > 1 else ''}, "
+        f"up to {sampling.max_new_tokens} tokens an answer",
+        flush=True,
+    )
     started = time.monotonic()
     completions = engine.generate(ids, sampling)
     seconds = time.monotonic() - started

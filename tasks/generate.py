@@ -19,7 +19,7 @@ from tqdm import tqdm
 from tasks import cpu
 from tasks.adapters import served_rank, takes_adapters
 from tasks.config import Config
-from tasks.engine import choose_engine
+from tasks.engine import choose_engine, is_refusal
 from tasks.errors import UserError, first_line
 from tasks.memory import is_out_of_memory
 from tasks.models import load_architecture, load_model, pick_dtype
@@ -121,9 +121,10 @@ class VLLMEngine:
         """What vLLM says that it cannot do as a UserError, since it would say so again."""
         try:
             yield
-        except (ValueError, RuntimeError) as error:
+        except Exception as error:
             # Of an engine in a process of its own, as on a GPU, a RuntimeError says only that it has failed.
-            if is_out_of_memory(error) or (isinstance(error, RuntimeError) and not self.on_cpu):
+            refused = is_refusal(error) or (isinstance(error, RuntimeError) and self.on_cpu)
+            if is_out_of_memory(error) or not refused:
                 raise
             raise UserError(
                 f"vLLM cannot serve this model as it should ({first_line(error, 300)}); correct the model, "

@@ -34,12 +34,18 @@ VMSTAT = Path("/proc/vmstat")
 
 # vLLM at its start, on a GPU and on a CPU
 _NO_ROOM = re.compile(r"Free memory on device \S+ .*less than desired|Available memory on node \d+ .* on kv cache")
-# What allocators say: torch's on a GPU (two ways), vLLM's of its sleep mode, cuBLAS, NCCL, the CPU's, C++'s.
+# What allocators say: torch's on a GPU (two ways), vLLM's of its sleep mode, those of CUDA's libraries and NCCL, the
+# CPU's, C++'s, Python's.
 _NOTHING_LEFT = re.compile(
-    r"OutOfMemoryError|(CUDA|HIP|XPU) out of memory|CUDA [Ee]rror: out of memory|CUBLAS_STATUS_ALLOC_FAILED"
-    r"|Cuda failure 2|DefaultCPUAllocator: can't allocate memory|std::bad_alloc|Cannot allocate memory"
+    r"OutOfMemoryError|(CUDA|HIP|XPU) out of memory|CUDA [Ee]rror: out of memory"
+    r"|CU(BLAS|DNN|SOLVER)_STATUS_ALLOC_FAILED"
+    r"|Cuda failure 2\b|DefaultCPUAllocator: can't allocate memory|std::bad_alloc|Cannot allocate memory"
+    r"|\b_?(Array)?MemoryError\b"
 )
-_EXCEPTION = re.compile(r"^(?:\S+ )*[\w.]*(?:Error|Exception)(?::|$)|^terminate called after throwing")
+# The last is NCCL's, on a line of its own.
+_EXCEPTION = re.compile(
+    r"^(?:\S+ )*[\w.]*(?:Error|Exception)(?::|$)|^terminate called after throwing|^(?:\S+ )*Cuda failure \d+"
+)
 _KILLED = re.compile(r"SIGKILL|exitcode: -9|exit code -9|Signal 9|status -9")
 
 

@@ -39,7 +39,7 @@ def resolve_model(settings: ModelSettings) -> dict[str, Any]:
         architecture = load_architecture(settings.name, settings)
         commit = getattr(architecture, "_commit_hash", None)
         found = {"path": settings.name, "identity": f"{settings.name}@{commit}", "revision": commit}
-    if not _has_safe_weights(found["path"], settings):
+    if not has_safe_weights(found["path"], found["revision"]):
         raise UserError(
             f"model.name: {settings.name} has no weights as safetensors ({SAFE_WEIGHTS[0]}); pickled ones can run code "
             "as they are loaded and are not read: save the model with save_pretrained, or take another"
@@ -47,9 +47,9 @@ def resolve_model(settings: ModelSettings) -> dict[str, Any]:
     return found
 
 
-def _has_safe_weights(path: str, settings: ModelSettings) -> bool:
+def has_safe_weights(path: str, revision: str | None) -> bool:
+    """Whether a folder, or a model of the hub, holds its weights as safetensors."""
     whole, index = SAFE_WEIGHTS
-    revision = _revision(path, settings)
     if has_file(path, whole, revision=revision):
         return True
     listed = cached_file(path, index, revision=revision, _raise_exceptions_for_missing_entries=False)

@@ -11,18 +11,20 @@ from typing import Any, cast
 
 import torch
 from accelerate.commands.config.config_args import load_config_from_file
+from accelerate.utils import PrecisionType
 from peft import LoraConfig
-from transformers import AutoConfig, GenerationConfig, Trainer, get_scheduler
+from transformers import GenerationConfig, Trainer, get_scheduler
 from trl import GRPOConfig
 
 from rewards.registry import is_model_name
 from tasks.config import Config
 from tasks.engine import INSTALL, choose_engine, vllm_fault
-from tasks.errors import UserError, first_line
+from tasks.errors import UserError
 from tasks.estimate import Architecture
 from tasks.machine import measure
 from tasks.models import check_prompt, load_architecture, load_empty, load_tokenizer, pick_dtype, resolve_model
 from tasks.prompt_tokens import count_tokens
+from tasks.reward_models import check_reward_model
 from tasks.training_arguments import grpo_config, lora_config, weights_dtype
 from tasks.vllm_server import healthy
 from tasks.worker import run_worker
@@ -126,6 +128,11 @@ def check_launch(config: Config) -> None:
             f"training.accelerate_config: accelerate cannot read {path} ({reason}); mend it, or write another one by "
             f"accelerate config --config_file {path}"
         ) from None
+    if chosen.mixed_precision is not None and chosen.mixed_precision not in list(PrecisionType):
+        raise UserError(
+            f"training.accelerate_config: {path} asks for mixed_precision {chosen.mixed_precision!r}, which is none of "
+            f"{', '.join(PrecisionType)}; correct it"
+        )
     if str(getattr(chosen.distributed_type, "value", "")) == "DEEPSPEED" and find_spec("deepspeed") is None:
         raise UserError(
             f"training.accelerate_config: {path} asks for DeepSpeed, which is not installed; pip install deepspeed, or "
@@ -160,13 +167,7 @@ def check_reward_models(config: Config) -> None:
     for reward in config.rewards.functions:
         if not is_model_name(reward.name):
             continue
-        try:
-            AutoConfig.from_pretrained(reward.name, trust_remote_code=config.model.trust_remote_code)
-        except (OSError, ValueError) as error:
-            raise UserError(
-                f"rewards.functions: {reward.name!r} is neither a folder here nor a reward model that the hub gives "
-                f"({first_line(error)}); check the spelling, the access, or give a local folder"
-            ) from None
+        check_reward_model(reward.name, config.model.trust_remote_code)
         print(
             f"WARNING the reward model {reward.name} counts in training alone; validation, evaluation and promotion go "
             "by the other rewards",

@@ -88,7 +88,7 @@ class GateReport:
         return "\n".join(lines) + "\n"
 
     def to_text(self, width: int = 120) -> str:
-        """The table for a terminal; what is longer than `width` columns goes on below, in its column."""
+        """The table for a terminal; what is longer than `width` characters goes on below, in its column."""
         names = ("check", "reward", "result")
         cells = [names, *((row.check, row.reward, row.result) for row in self.rows)]
         widths = [max(len(begins[column]) for begins in cells) for column in range(3)]
@@ -97,7 +97,8 @@ class GateReport:
         lines = []
         for begins, detail in zip(cells, details, strict=True):
             begin = "  ".join(text.ljust(size) for text, size in zip(begins, widths, strict=True))
-            wrapped = textwrap.wrap(detail, max(width - indent, NARROWEST)) or [""]
+            room = max(width - indent, NARROWEST)  # what has no space in it, as a path, is left whole
+            wrapped = textwrap.wrap(detail, room, break_long_words=False, break_on_hyphens=False) or [""]
             lines += [f"{begin}  {wrapped[0]}".rstrip(), *(" " * indent + line for line in wrapped[1:])]
         return "\n".join(lines) + "\n"
 

@@ -11,7 +11,7 @@ import yaml
 
 from tasks.checkpoints import newest_whole_checkpoint
 from tasks.config import Config
-from tasks.cpu import prepare_environment
+from tasks.cpu import prepare_environment, waiting
 from tasks.devices import only, visible_devices
 from tasks.evaluate import QUIET
 from tasks.memory import Relief, smaller_step, smaller_training_share
@@ -74,7 +74,7 @@ def train(
             # torchrun, too, kills processes that take long to end, after half a minute if it is not told otherwise.
             environment=QUIET
             | {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(math.ceil(settings.training.grace) + 10)}
-            | (prepare_environment(settings) if on_cpu else only(gpus)),
+            | (prepare_environment(settings) | waiting(1, on_line) if on_cpu else only(gpus)),
             time_limit=settings.training.time_limit,
             limit_setting="training.time_limit",
             on_tick=tick,

@@ -2,6 +2,7 @@
 
 import signal
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -9,17 +10,19 @@ import pandas as pd
 from datasets import Dataset
 from peft import PeftModel
 from torch.distributed.tensor import DTensor
-from transformers import AutoModelForSequenceClassification, PrinterCallback, Trainer, TrainerState
+from transformers import PrinterCallback, Trainer, TrainerState
 
 from tasks.checkpoints import checkpoint_before
 from tasks.colocated import engine_arguments, tell_vllm
 from tasks.config import Config
 from tasks.cpu import adapt_trl, trainer_class
 from tasks.dataset import TRL_COLUMNS
+from tasks.engine import is_refusal
 from tasks.errors import UserError, first_line
 from tasks.memory import is_out_of_memory
 from tasks.models import load_arguments, load_tokenizer
 from tasks.prompts import build_prompt, encode, fitting
+from tasks.reward_models import load_reward_model
 from tasks.scoring import Scorer
 from tasks.sick_runs import broken
 from tasks.training_arguments import grpo_config, lora_config, weights_dtype
@@ -44,15 +47,17 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
         adapt_trl(config)
     if config.training.vllm == "colocate":
         tell_vllm(**engine_arguments(config, job["model"]))
-    arguments.model_init_kwargs = load_arguments(job["model"], config.model, weights_dtype(config))
+    dtype, trusted = weights_dtype(config), config.model.trust_remote_code
+    arguments.model_init_kwargs = load_arguments(job["model"], config.model, dtype)
     tokenizer = load_tokenizer(job["model"], config.model, config.prompt)
     scorer = Scorer.of(config)
     rows = pd.read_parquet(job["train"])
+    rewards = [load_reward_model(one, dtype, trusted) if isinstance(one, str) else one for one in scorer.functions]
     dataset, too_long = prompt_dataset(rows, tokenizer, config)
     try:
         trainer = trainer_class(config)(
             model=job["model"],
-            reward_funcs=[load_reward_model(one, config) if isinstance(one, str) else one for one in scorer.functions],
+            reward_funcs=rewards,
             args=arguments,
             train_dataset=dataset,
             processing_class=tokenizer,
@@ -77,8 +82,15 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
     started = time.monotonic()
     try:
         _train_on(trainer, job["checkpoint"])
-    except RuntimeError as error:
-        if is_out_of_memory(error) or not diverged(trainer.model, error):
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        if refused_by_vllm(error):
+            raise UserError(
+                f"vLLM cannot generate with these settings ({first_line(error, 300)}); correct the section training, "
+                "above all generation_kwargs and vllm_structured_outputs_regex"
+            ) from None
+        if not isinstance(error, RuntimeError) or not diverged(trainer.model, error):
             raise
         step, reason = trainer.state.global_step, first_line(error, 300)
         finding = broken(reason, certain=ASSERTION not in reason)
@@ -102,6 +114,14 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
         "prompts_too_long": too_long,
         **peak.of_all_attempts(arguments),
     }
+
+
+def refused_by_vllm(error: Exception) -> bool:
+    """Whether vLLM does not take a setting, in its own words, or since TRL hands it one that it does not know."""
+    last = traceback.extract_tb(error.__traceback__)[-1].filename
+    return (
+        is_refusal(error) and "/vllm/" in last or isinstance(error, TypeError) and last.endswith("vllm_generation.py")
+    )
 
 
 def check_saving(trainer: Any) -> None:
@@ -157,18 +177,6 @@ def diverged(model: Any, error: RuntimeError) -> bool:
     # Of weights that FSDP has divided only our own share: the other processes may not be asking.
     own = [weight.to_local() if isinstance(weight, DTensor) else weight for weight in trained]
     return not all(bool(weight.isfinite().all()) for weight in own)
-
-
-def load_reward_model(name: str, config: Config) -> Any:
-    """A reward model of the hub, or of a folder, as TRL would load it, but without what only the policy is meant by:
-    the pinned revision."""
-    return AutoModelForSequenceClassification.from_pretrained(
-        name,
-        num_labels=1,
-        dtype=weights_dtype(config),
-        trust_remote_code=config.model.trust_remote_code,
-        use_safetensors=True,
-    )
 
 
 if __name__ == "__main__":

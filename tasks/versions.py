@@ -35,7 +35,9 @@ def fetch_version(uri: str, registry: RegistrySettings) -> FetchedVersion:
     if not at:
         name, _, number = name.partition("/")
         if not number.isdecimal():
-            raise UserError(f"{uri} names no version; write models:/{name}/1 or models:/{name}@champion")
+            raise UserError(
+                f"{uri} names no version; write models:/{name or 'NAME'}/1 or models:/{name or 'NAME'}@champion"
+            )
     try:
         version = client.get_model_version_by_alias(name, alias) if at else client.get_model_version(name, number)
         source = client.get_model_version_download_uri(name, version.version)

@@ -45,15 +45,15 @@ def test_what_is_finished_and_what_follows_are_done_by_one_configuration(root):
 def test_a_run_whose_configuration_was_edited_in_its_folder_is_not_gone_on_with(root):
     config = root / "one" / "config.yaml"
     attempt(FIRST)
-    config.write_text(config.read_text().replace("learning_rate", "weight_decay"))  # nothing is finished: it counts
+    (root / "one" / "results" / ".ingest.json.123").touch()  # as a kill leaves one that was being written
+    attempt(load({}, {"training.learning_rate": 5e-6}))  # nothing is finished, so the newer one counts
     attempt(load(config)).run.finish("ingest", {})
     before = config.read_text()
-    config.write_text(before + "# a word\n")
-    with pytest.raises(
-        UserError, match=r"config.yaml was edited, .* undo the edit, or begin a new run with it: python"
-    ):
+    assert before.count("5.0e-06") == 1
+    config.write_text(before.replace("5.0e-06", "0.00001"))
+    with pytest.raises(UserError, match=r"config.yaml is not as it was when .* undo the edit, or begin a new run with"):
         attempt(load(config))
-    config.write_text(before)
+    config.write_text(before.replace("5.0e-06", "5e-6") + "# the same, written otherwise\n")
     assert attempt(load(config)).run.result("ingest") == {}
 
 

@@ -151,6 +151,8 @@ def test_a_name_of_an_older_recipe_is_refused_with_its_successor(tmp_path, old, 
         ("rewards: {functions: [{name: 'a.py:b', judge: {apiKey: sk-12345678}}]}", "the parameter apiKey of the rew"),
         ("training: {num_generations: null}", "training.num_generations cannot be null"),
         ("rewards: {functions: [{name: org/judge}]}", "rewards.functions has only reward models, which training alone"),
+        ("data: {path: ''}", "data.path is empty; give a path, or null for none"),
+        ("training: {use_vllm: true, vllm_tensor_parallel_size: 2}", "vllm_tensor_parallel_size (2) does not divide"),
         ("data: {name: null}", "data: name is null, and neither path nor samples says where questions come from"),
         ("training: {max_completion_length: null}", "training.max_completion_length cannot be null"),
         (

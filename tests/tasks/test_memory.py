@@ -135,6 +135,7 @@ def test_what_other_errors_say_is_not_taken_for_lacking_memory():
         "std::bad_alloc",
     ):
         assert is_out_of_memory(RuntimeError(said))
+    assert not is_out_of_memory(RuntimeError("Cuda failure 217 'peer access is not supported'"))
     for other in (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), OSError(28, "No space left on device")):
         assert not is_out_of_memory(other)
 
@@ -152,3 +153,20 @@ def test_the_cause_is_found_in_the_log_of_an_engine_of_several_processes():
         signs.line(line)
     found = signs.diagnosis("tasks.vllm_server_worker", 1, None)
     assert found is not None and found.for_vllm and "Free memory on device cuda:1" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("line", "lacks"),
+    [
+        ("Cuda failure 2 'out of memory'", True),
+        ("Cuda failure 217 'peer access is not supported between these two devices'", False),
+        ("RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED", True),
+        ("MemoryError", True),
+        ("numpy._core._exceptions._ArrayMemoryError: Unable to allocate 2 TiB for an array", True),
+        ("ValueError: too many values", False),
+    ],
+)
+def test_what_an_engine_in_a_process_of_its_own_says_of_memory(line, lacks):
+    signs = Signs()
+    signs.line(line)
+    assert (signs.diagnosis("tasks.evaluate_worker", 1, None) is not None) == lacks

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import subprocess
+import types
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,7 +19,7 @@ from tasks.config import load
 from tasks.devices import VLLM_ON_GPUS, only, visible_devices
 from tasks.errors import UserError
 from tasks.train import launcher
-from tasks.train_worker import check_saving, diverged, load_reward_model
+from tasks.train_worker import check_saving, diverged, refused_by_vllm
 
 TELL = "import json, os; print(json.dumps(dict(os.environ)))"
 
@@ -139,13 +140,20 @@ def test_torchrun_has_more_patience_than_we(monkeypatch):
     assert LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=1).shutdown_timeout == 130  # the name is right
 
 
-def test_a_reward_model_is_loaded_by_its_own_revision_and_not_by_the_pinned_one_of_the_policy(monkeypatch):
-    asked = {}
-    monkeypatch.setattr(
-        "tasks.train_worker.AutoModelForSequenceClassification",
-        SimpleNamespace(from_pretrained=lambda name, **arguments: asked.update(arguments, name=name)),
+def test_what_vllm_refuses_while_it_generates_is_told_from_other_errors():
+    from vllm import SamplingParams
+
+    with pytest.raises((TypeError, ValueError)) as unknown:
+        SamplingParams(foo=4)
+    with pytest.raises(Exception, match="temperature must be non-negative") as wrong:
+        SamplingParams(temperature=-1.0)
+    with pytest.raises(ValueError) as other:
+        int("x")
+    assert refused_by_vllm(wrong.value) and not refused_by_vllm(other.value)
+    assert not refused_by_vllm(unknown.value)  # of a name the caller hears, which in training is TRL
+    caller = types.FunctionType(
+        compile("def call(f): f(foo=4)", "/x/trl/generation/vllm_generation.py", "exec").co_consts[0], {}
     )
-    pinned = {"model.revision": "abc", "model.dtype": "float32", "training.use_cpu": True}
-    load_reward_model("org/judge", load({}, pinned))
-    assert asked.pop("name") == "org/judge" and "revision" not in asked
-    assert asked == {"num_labels": 1, "dtype": torch.float32, "trust_remote_code": False, "use_safetensors": True}
+    with pytest.raises((TypeError, ValueError)) as unknown:
+        caller(SamplingParams)
+    assert refused_by_vllm(unknown.value)

@@ -1,0 +1,52 @@
+"""Rewards that are models, from the hub or a folder. Needs torch, so only worker programs import it.
+
+They are the user's own choice beside the policy, so that nothing which the section model says of the policy (above all
+its revision) is meant for them.
+"""
+
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+
+from tasks.errors import UserError, first_line
+from tasks.models import has_safe_weights
+
+
+def check_reward_model(name: str, trust_remote_code: bool) -> None:
+    """Raise UserError for what would stop the trainer, or give scores of weights that nobody has trained."""
+    try:
+        architecture = AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=trust_remote_code)
+        if not tokenizer("How many?")["input_ids"]:  # where there is none, transformers makes an empty one
+            raise ValueError("it has no tokenizer")
+        safe = has_safe_weights(name, None)
+    except Exception as error:  # whatever a file in it leads to
+        raise UserError(
+            f"rewards.functions: {name!r} cannot be read as a reward model ({first_line(error)}); check the spelling, "
+            "the access, or give a local folder with model and tokenizer"
+        ) from None
+    kinds = architecture.architectures or ["nothing"]
+    if not any(kind.endswith("ForSequenceClassification") for kind in kinds) or architecture.num_labels != 1:
+        raise UserError(
+            f"rewards.functions: {name!r} is no reward model, which gives one score for a text: it is "
+            f"{' and '.join(kinds)} with {architecture.num_labels} labels, where …ForSequenceClassification with 1 is "
+            "wanted; take another one"
+        )
+    if not safe:
+        raise UserError(
+            f"rewards.functions: {name!r} has no weights as safetensors; pickled ones can run code as they are loaded "
+            "and are not read: save the model with save_pretrained, or take another"
+        )
+
+
+def load_reward_model(name: str, dtype: torch.dtype, trust_remote_code: bool) -> Any:
+    """The model, as TRL would load it. Raises UserError for weights that do not fit."""
+    try:
+        return AutoModelForSequenceClassification.from_pretrained(
+            name, num_labels=1, dtype=dtype, trust_remote_code=trust_remote_code, use_safetensors=True
+        )
+    except Exception as error:
+        if isinstance(error, OSError) and "connect" in str(error):  # to the hub, which may heal
+            raise
+        raise UserError(f"rewards.functions: {name!r} cannot be loaded ({first_line(error)}); mend it") from None

@@ -1,0 +1,41 @@
+"""How threads on a CPU wait for each other: spinning where the machine is theirs alone, and else not."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tasks import cpu
+
+
+@pytest.fixture(autouse=True)
+def unsaid(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("busy", "processes", "passive", "said"),
+    [(3.0, 1, False, 0), (50.0, 1, True, 1), (3.0, 2, True, 0), (50.0, 2, True, 0)],
+)
+def test_threads_leave_the_core_to_others_where_there_are_any(busy, processes, passive, said, monkeypatch):
+    monkeypatch.setattr(cpu.psutil, "cpu_percent", lambda interval: busy)
+    lines: list[str] = []
+    assert cpu.waiting(processes, lines.append) == ({"OMP_WAIT_POLICY": "PASSIVE"} if passive else {})
+    assert len(lines) == said and all("other programs keep 50 % of the CPU busy" in line for line in lines)
+
+
+def test_what_the_user_has_chosen_stays(monkeypatch):
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
+    assert cpu.waiting(2, print) == {}
+
+
+def test_a_busy_machine_is_seen_as_one():
+    """With as many programs as there are cores that do nothing but compute."""
+    programs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
+    try:
+        assert cpu.waiting(1, lambda line: None) == {"OMP_WAIT_POLICY": "PASSIVE"}
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()
