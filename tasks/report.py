@@ -55,10 +55,17 @@ def _sampled_labels(summary: Summary) -> dict[str, str]:
 
 
 def score_text(summary: Summary) -> str:
-    """The scores of one evaluation on one line."""
+    """The scores of an evaluation's greedy answers on one line."""
     labels = {"accuracy": "accuracy", "accuracy_flexible": "flexible accuracy", "reward": "mean reward"}
-    labels |= {key: label.lower() for key, label in _sampled_labels(summary).items()}
     return ", ".join(f"{label} {_with_error(summary, key)}" for key, label in labels.items() if key in summary)
+
+
+def score_table(summary: Summary) -> str:
+    """All scores of one evaluation, for a terminal."""
+    labels = {**LABELS, **_sampled_labels(summary)}
+    return _terminal_table(
+        ("", "score"), [(label, _with_error(summary, key)) for key, label in labels.items() if key in summary]
+    )
 
 
 def verdict(comparison: Comparison) -> str:
@@ -95,21 +102,24 @@ def before_after_table(before: Summary, after: Summary, comparison: Comparison) 
 
 def before_after_text(before: Summary, after: Summary, comparison: Comparison) -> str:
     """The same for a terminal."""
+    table = _terminal_table(("", "before", "after", "change"), table_rows(before, after))
+    return f"{table}\n  {verdict(comparison)}"
+
+
+def _terminal_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("")
-    for heading in ("before", "after", "change"):
-        table.add_column(heading, justify="right")
-    for row in table_rows(before, after):
+    for place, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if place else "left")
+    for row in rows:
         table.add_row(*row)
     console = Console(file=io.StringIO(), width=110)
     console.print(table)
     assert isinstance(console.file, io.StringIO)
-    lines = [line.rstrip() for line in console.file.getvalue().strip("\n").splitlines()]
-    return "\n".join([*lines, f"  {verdict(comparison)}"])
+    return "\n".join(line.rstrip() for line in console.file.getvalue().strip("\n").splitlines())
 
 
 def examples(before: Path, after: Path, k: int) -> str:

@@ -4,6 +4,7 @@ import errno
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,7 +16,8 @@ from tasks import run as runs
 from tasks.config import load
 from tasks.errors import UserError
 from tasks.model_folder import folder_digest
-from tasks.run import Run, read_json
+from tasks.run import Run, read_json, write_json
+from tasks.versions import FetchedVersion
 
 FIRST, CHANGED = load({}), load({}, {"training.learning_rate": 1e-3})
 
@@ -87,6 +89,19 @@ def test_what_is_said_of_the_configured_model_is_not_meant_for_another():
     other = load(configured, OF_ANOTHER_MODEL | {"model.name": "theirs"}).model
     assert (other.revision, other.trust_remote_code) == (None, False)
     assert load(configured, OF_ANOTHER_MODEL | {"model.trust_remote_code": True}).model.trust_remote_code
+
+
+def test_the_version_that_an_alias_meant_when_a_run_began_stays_the_runs(root, monkeypatch):
+    from flows import evaluate
+
+    monkeypatch.setattr(evaluate, "flow_run", SimpleNamespace(id="one"))
+    monkeypatch.setattr(evaluate, "fetch_version", lambda uri, registry: FetchedVersion(uri, "/somewhere"))
+    alias, other = "models:/t@champion", "models:/t/2"
+    assert evaluate._version(alias, FIRST.registry).uri == alias and not (root / "one").exists()
+    (root / "one").mkdir()
+    write_json(root / "one" / evaluate.MEANT, {alias: "models:/t/1"})
+    assert evaluate._version(alias, FIRST.registry).uri == "models:/t/1"
+    assert evaluate._version(other, FIRST.registry).uri == other
 
 
 def test_what_was_judged_by_a_reward_that_has_been_changed_is_judged_again(root):

@@ -15,6 +15,7 @@ from tasks.report import (
     before_after_text,
     curve,
     examples,
+    score_table,
     score_text,
     sparkline,
     verdict,
@@ -194,7 +195,10 @@ def test_sampled_completions_have_rows_of_their_own():
     table = before_after_table(BEFORE | sampled, AFTER | better, mcnemar_exact([False], [True]))
     assert "| Pass at 8, sampled | 50.0 % ± 5.0 | 75.0 % ± 5.0 | +25.0 points |" in table
     assert "| Best reward, sampled | 1.250 ± 0.100 | 1.250 ± 0.100 | +0.000 |" in table
-    assert "pass at 8, sampled 50.0 % ± 5.0" in score_text(BEFORE | sampled)
+    lines = score_table(BEFORE | sampled).splitlines()
+    assert [line.split()[-4:] for line in lines if "Pass at 8" in line] == [["50.0", "%", "±", "5.0"]]
+    assert any(line.split() == ["Mean", "reward", "0.500", "±", "0.050"] for line in lines)
+    assert score_text(BEFORE | sampled) == score_text(BEFORE)
 
 
 def test_the_report_holds_scores_curve_answers_and_links(runs):
