@@ -58,7 +58,10 @@ def evaluate(
             settings = load(config, OF_ANOTHER_MODEL | (overrides or {}) | {"model.name": name})
         context = begin(str(flow_run.id), settings, get_run_logger().warning)
         if version:
-            write_json(context.run.folder / MEANT, {model: version.uri})
+            try:
+                write_json(context.run.folder / MEANT, {model: version.uri})
+            except OSError as error:
+                raise context.run.unwritable(error) from None
     except UserError as error:
         return Failed(name=REFUSED, message=str(error))
     name = version.uri if version else model or settings.model.name

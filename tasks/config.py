@@ -92,7 +92,7 @@ class DataSettings(Section):
         if self.path is not None:
             self.samples = None
         if self.path is not None or self.samples is not None:
-            self.name = self.subset = self.revision = None
+            self.name = self.revision = None
         elif self.name is None:
             raise ValueError("name is null, and neither path nor samples says where questions come from; give one")
         return self
@@ -708,12 +708,15 @@ def load(source: str | Path | dict[str, Any], overrides: dict[str, Any] | None =
     changed = copy.deepcopy(values)
     for dotted, value in overrides.items():
         _set(changed, dotted, copy.deepcopy(value))
-    for dotted in PATHS:
-        if dotted in overrides:
-            _make_absolute(changed, dotted, Path.cwd())
-    if "model.name" in overrides:
+
+    def overridden(dotted: str) -> bool:  # itself, or its whole section
+        return dotted in overrides or dotted.partition(".")[0] in overrides
+
+    for dotted in filter(overridden, PATHS):
+        _make_absolute(changed, dotted, Path.cwd())
+    if overridden("model.name"):
         _make_model_absolute(changed, Path.cwd())
-    if "rewards.functions" in overrides:
+    if overridden("rewards.functions"):
         _make_rewards_absolute(changed, Path.cwd())
     try:
         return _validated(changed, f"the overrides on {where}")

@@ -30,6 +30,7 @@ VLLM_SHARE = 0.3  # of the GPU's memory, that TRL gives vLLM where nothing is sa
 LEAST_SHARE = 0.1  # below which lowering it is not tried
 # Exceptions of a log's end in which the cause is looked for: an engine of several processes reports it four times over.
 LAST_WORDS = 6
+LAST_LINES = 200  # of a log, that they must be among: a reward's own failure of hours ago is no cause
 VMSTAT = Path("/proc/vmstat")
 
 # vLLM at its start, on a GPU and on a CPU
@@ -80,15 +81,22 @@ class Signs:
 
     def __init__(self) -> None:
         self._kills = kernel_kills()
-        self._raised: deque[str] = deque(maxlen=LAST_WORDS)
+        self._lines = 0
+        self._raised_at: deque[tuple[int, str]] = deque(maxlen=LAST_WORDS)
         self._killed = False
 
     def line(self, line: str) -> None:
         """See a line of the worker's output."""
+        self._lines += 1
         if _KILLED.search(line):
             self._killed = True
         if _EXCEPTION.match(line.strip()):
-            self._raised.append(line.strip()[:300])
+            self._raised_at.append((self._lines, line.strip()[:300]))
+
+    @property
+    def _raised(self) -> list[str]:
+        """The exceptions at the end of the log."""
+        return [line for at, line in self._raised_at if at > self._lines - LAST_LINES]
 
     def diagnosis(self, module: str, code: int, raised: str | None) -> OutOfMemory | None:
         """What a failure with the exit code `code` means, if it was for want of memory. `raised` is the worker's own

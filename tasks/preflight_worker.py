@@ -3,6 +3,7 @@
 Then it waits for the data, to count the tokens of the prompts: what it has imported would take seconds once more.
 """
 
+import os
 import shutil
 import warnings
 from dataclasses import asdict
@@ -80,7 +81,7 @@ def check_device(config: Config) -> None:
     gpus, use_cpu = torch.cuda.device_count(), config.training.on_cpu
     if not use_cpu and gpus == 0:
         driver = ""
-        if shutil.which("nvidia-smi"):
+        if shutil.which("nvidia-smi") and torch.version.cuda and os.environ.get("CUDA_VISIBLE_DEVICES") != "":
             driver = f" (of NVIDIA's driver, which it has, torch {torch.__version__} may need a newer version)"
         raise UserError(
             f"this machine has no GPU that torch can use{driver}; set training.use_cpu=true to take the CPU"
@@ -128,10 +129,12 @@ def check_launch(config: Config) -> None:
             f"training.accelerate_config: accelerate cannot read {path} ({reason}); mend it, or write another one by "
             f"accelerate config --config_file {path}"
         ) from None
-    if chosen.mixed_precision is not None and chosen.mixed_precision not in list(PrecisionType):
+    precision = chosen.mixed_precision
+    if precision is not None and str(precision).lower() not in list(PrecisionType):
+        advice = "quote it" if isinstance(precision, bool) else "correct it"
         raise UserError(
-            f"training.accelerate_config: {path} asks for mixed_precision {chosen.mixed_precision!r}, which is none of "
-            f"{', '.join(PrecisionType)}; correct it"
+            f"training.accelerate_config: {path} asks for mixed_precision {precision!r}, which is none of "
+            f"{', '.join(PrecisionType)}; {advice}"
         )
     if str(getattr(chosen.distributed_type, "value", "")) == "DEEPSPEED" and find_spec("deepspeed") is None:
         raise UserError(

@@ -1,15 +1,18 @@
 """Rewards that are models, from the hub or a folder. Needs torch, so only worker programs import it.
 
-They are the user's own choice beside the policy, so that nothing which the section model says of the policy (above all
-its revision) is meant for them.
+They are the user's own choice beside the policy: of what the section model says only that code may be run
+(`trust_remote_code`) is meant for them too, and above all not the revision.
 """
 
+import os
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
-from tasks.errors import UserError, first_line
+from tasks.errors import UserError, first_line, is_disk_full
+from tasks.memory import is_out_of_memory
 from tasks.models import has_safe_weights
 
 
@@ -24,7 +27,7 @@ def check_reward_model(name: str, trust_remote_code: bool) -> None:
     except Exception as error:  # whatever a file in it leads to
         raise UserError(
             f"rewards.functions: {name!r} cannot be read as a reward model ({first_line(error)}); check the spelling, "
-            "the access, or give a local folder with model and tokenizer"
+            "the access, model.trust_remote_code if it has code of its own, or give a local folder with its tokenizer"
         ) from None
     kinds = architecture.architectures or ["nothing"]
     if not any(kind.endswith("ForSequenceClassification") for kind in kinds) or architecture.num_labels != 1:
@@ -46,7 +49,8 @@ def load_reward_model(name: str, dtype: torch.dtype, trust_remote_code: bool) ->
         return AutoModelForSequenceClassification.from_pretrained(
             name, num_labels=1, dtype=dtype, trust_remote_code=trust_remote_code, use_safetensors=True
         )
-    except Exception as error:
-        if isinstance(error, OSError) and "connect" in str(error):  # to the hub, which may heal
+    except (OSError, RuntimeError, SafetensorError, ValueError) as error:
+        healing = isinstance(error, OSError) and not os.path.isdir(name)  # of the hub
+        if healing or is_out_of_memory(error) or is_disk_full(error):
             raise
         raise UserError(f"rewards.functions: {name!r} cannot be loaded ({first_line(error)}); mend it") from None

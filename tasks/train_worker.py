@@ -1,6 +1,7 @@
 """Worker: GRPO with TRL. Started by `tasks.train` through `accelerate launch`, one process per GPU."""
 
 import signal
+import sys
 import time
 import traceback
 from pathlib import Path
@@ -83,7 +84,7 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
     try:
         _train_on(trainer, job["checkpoint"])
     except Exception as error:
-        if is_out_of_memory(error):
+        if isinstance(error, UserError) or is_out_of_memory(error):
             raise
         if refused_by_vllm(error):
             raise UserError(
@@ -118,22 +119,29 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
 
 def refused_by_vllm(error: Exception) -> bool:
     """Whether vLLM does not take a setting, in its own words, or since TRL hands it one that it does not know."""
-    last = traceback.extract_tb(error.__traceback__)[-1].filename
-    return (
-        is_refusal(error) and "/vllm/" in last or isinstance(error, TypeError) and last.endswith("vllm_generation.py")
-    )
+    last = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
+    if isinstance(error, TypeError):
+        return last.name == "vllm_generation.py"
+    vllm = sys.modules.get("vllm")
+    return is_refusal(error) and vllm is not None and last.is_relative_to(vllm.__path__[0])
 
 
 def check_saving(trainer: Any) -> None:
     """Raise UserError where the trained weights would be saved in shards, from which no model can be loaded."""
     state = trainer.accelerator.state
-    advice = "training would leave no model; set {} in the file of training.accelerate_config"
+    lost = "saves weights in shards, so training would leave no model; set"
     if trainer.is_fsdp_enabled and "FULL_STATE_DICT" not in str(state.fsdp_plugin.state_dict_type):
-        raise UserError(f"FSDP saves weights in shards, so {advice.format('fsdp_state_dict_type: FULL_STATE_DICT')}")
+        raise UserError(
+            f"FSDP {lost} fsdp_state_dict_type: FULL_STATE_DICT in the file of training.accelerate_config, or "
+            "state_dict_type in training.fsdp_config"
+        )
     if trainer.is_deepspeed_enabled and not isinstance(trainer.model, PeftModel):
         zero = state.deepspeed_plugin.deepspeed_config.get("zero_optimization", {})
         if zero.get("stage") == 3 and not zero.get("stage3_gather_16bit_weights_on_model_save"):
-            raise UserError(f"ZeRO-3 saves weights in shards, so {advice.format('zero3_save_16bit_model: true')}")
+            raise UserError(
+                f"ZeRO-3 {lost} zero3_save_16bit_model: true in the file of training.accelerate_config, or "
+                "stage3_gather_16bit_weights_on_model_save in DeepSpeed's own file"
+            )
 
 
 def _train_on(trainer: Trainer, checkpoint: str | None) -> None:
@@ -147,6 +155,8 @@ def _train_on(trainer: Trainer, checkpoint: str | None) -> None:
         trainer.train(resume_from_checkpoint=checkpoint)
     elif trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:  # which divide the model only as training begins
         before = checkpoint_before(Path(checkpoint))
+        where = before.name if before else "the first step"
+        print(f"WARNING the model was not kept yet; training goes on from {where} for it", flush=True)
         trainer.train(resume_from_checkpoint=str(before) if before else None)
     else:
         trainer._load_from_checkpoint(checkpoint)

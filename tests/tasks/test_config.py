@@ -221,9 +221,7 @@ def test_only_the_source_that_counts_is_recorded(tmp_path):
         config = load({}, overrides)
         stored = load(config.dump()).data
         assert stored == config.data
-        assert [name for name in ("path", "samples", "name", "subset") if getattr(stored, name) is not None] == (
-            ["name", "subset"] if counts == "name" else [counts]
-        )
+        assert [name for name in ("path", "samples", "name") if getattr(stored, name) is not None] == [counts]
 
 
 def test_a_refusal_says_whether_the_file_or_the_overrides_are_wrong(tmp_path):

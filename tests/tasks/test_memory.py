@@ -170,3 +170,12 @@ def test_what_an_engine_in_a_process_of_its_own_says_of_memory(line, lacks):
     signs = Signs()
     signs.line(line)
     assert (signs.diagnosis("tasks.evaluate_worker", 1, None) is not None) == lacks
+
+
+def test_a_lack_of_memory_that_was_got_over_long_before_is_no_cause():
+    signs = Signs()
+    signs.line("MemoryError")
+    for step in range(300):
+        signs.line(f"step {step}/300  reward 1.0")
+    signs.line("KeyError: 'x'")
+    assert signs.diagnosis("tasks.train_worker", 1, None) is None
