@@ -18,10 +18,16 @@ def unsaid(monkeypatch: pytest.MonkeyPatch) -> None:
     [(3.0, 1, False, 0), (50.0, 1, True, 1), (3.0, 2, True, 0), (50.0, 2, True, 0)],
 )
 def test_threads_leave_the_core_to_others_where_there_are_any(busy, processes, passive, said, monkeypatch):
-    monkeypatch.setattr(cpu.psutil, "cpu_percent", lambda interval: busy)
+    monkeypatch.setattr(cpu, "_busy_with_others", lambda: busy)
     lines: list[str] = []
     assert cpu.waiting(processes, lines.append) == ({"OMP_WAIT_POLICY": "PASSIVE"} if passive else {})
     assert len(lines) == said and all("other programs keep 50 % of the CPU busy" in line for line in lines)
+
+
+def test_a_burst_is_no_load(monkeypatch):
+    seen = iter([90.0, 80.0, 2.0, 70.0] * 2)
+    monkeypatch.setattr(cpu, "_busy_with_others", lambda: next(seen))
+    assert cpu.waiting(1, print) == {}
 
 
 def test_what_the_user_has_chosen_stays(monkeypatch):
