@@ -33,7 +33,7 @@ from tasks.config import Config
 
 BLOCK_SIZE = 32
 BUSY = 25.0  # percent of all cores
-SAMPLES = 8
+SAMPLES = 8  # moments that must all be so busy: a server's burst, as a stage begins, is over in one of them
 
 
 def prepare_environment(config: Config) -> dict[str, str]:
@@ -50,16 +50,16 @@ def prepare_environment(config: Config) -> dict[str, str]:
 def waiting(processes: int, on_line: Callable[[str], None]) -> dict[str, str]:
     """How the threads of a program wait for each other, as OpenMP reads it when it is loaded (6).
 
-    `processes` of them will share the cores. Looks at the machine for a moment.
+    `processes` of them will share the cores. For a single one it looks at the machine, until that is idle for a moment.
     """
     if "OMP_WAIT_POLICY" in os.environ:
         return {}
-    busy = min(
-        _busy_with_others() for _ in range(SAMPLES)
-    )  # a server's burst, as a stage begins, is over in one of them
-    if processes == 1 and busy < BUSY:
-        return {}
     if processes == 1:
+        busy = 100.0
+        for _ in range(SAMPLES):
+            busy = min(busy, _busy_with_others())
+            if busy < BUSY:
+                return {}
         on_line(f"other programs keep {busy:.0f} % of the CPU busy, so threads that wait leave it to them")
     return {"OMP_WAIT_POLICY": "PASSIVE"}
 

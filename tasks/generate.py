@@ -22,7 +22,7 @@ from tasks.config import Config
 from tasks.engine import choose_engine, is_refusal
 from tasks.errors import UserError, first_line
 from tasks.memory import is_out_of_memory
-from tasks.models import load_architecture, load_model, pick_dtype
+from tasks.models import engine_arguments, load_architecture, load_model
 
 # A line every few seconds is what a log wants; the supervisor turns each redrawing into one.
 progress_bar = functools.partial(tqdm, disable=False, mininterval=5, ncols=100, ascii=True, file=sys.stdout)
@@ -140,13 +140,9 @@ def vllm_arguments(
     config: Config, weights: str, max_tokens: int, *, on_cpu: bool, served_rank: int | None
 ) -> dict[str, Any]:
     """Keyword arguments of `vllm.LLM` for an evaluation of the model at `weights`."""
-    revision = None if os.path.isdir(weights) else config.model.revision
-    arguments: dict[str, Any] = {
+    arguments: dict[str, Any] = engine_arguments(weights, config.model, on_cpu) | {
         "model": weights,
-        "revision": revision,
-        "tokenizer_revision": revision,
         "trust_remote_code": config.model.trust_remote_code,
-        "dtype": str(pick_dtype(config.model, on_cpu)).removeprefix("torch."),
         "load_format": "safetensors",
         "max_model_len": max_tokens,
         "seed": 0,

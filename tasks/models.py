@@ -40,10 +40,7 @@ def resolve_model(settings: ModelSettings) -> dict[str, Any]:
         commit = getattr(architecture, "_commit_hash", None)
         found = {"path": settings.name, "identity": f"{settings.name}@{commit}", "revision": commit}
     if not has_safe_weights(found["path"], found["revision"]):
-        raise UserError(
-            f"model.name: {settings.name} has no weights as safetensors ({SAFE_WEIGHTS[0]}); pickled ones can run code "
-            "as they are loaded and are not read: save the model with save_pretrained, or take another"
-        )
+        raise has_no_safe_weights(f"model.name: {settings.name}")
     return found
 
 
@@ -57,6 +54,14 @@ def has_safe_weights(path: str, revision: str | None) -> bool:
         return False
     files = json.loads(Path(listed).read_text(encoding="utf-8"))["weight_map"].values()
     return all(name.endswith(".safetensors") for name in files)
+
+
+def has_no_safe_weights(what: str) -> UserError:
+    """What to tell the user of a model without such weights."""
+    return UserError(
+        f"{what} has no weights as safetensors ({SAFE_WEIGHTS[0]}); pickled ones can run code as they are loaded and "
+        "are not read: save the model with save_pretrained, or take another"
+    )
 
 
 def load_architecture(path: str, settings: ModelSettings) -> Any:
@@ -192,6 +197,13 @@ def load_arguments(path: str, settings: ModelSettings, dtype: torch.dtype | Lite
         "trust_remote_code": settings.trust_remote_code,
         "use_safetensors": True,
     }
+
+
+def engine_arguments(path: str, settings: ModelSettings, use_cpu: bool) -> dict[str, Any]:
+    """Keyword arguments of `vllm.LLM` for the precision and the revision that everything else has the model in."""
+    revision = _revision(path, settings)
+    dtype = str(pick_dtype(settings, use_cpu)).removeprefix("torch.")
+    return {"dtype": dtype, "revision": revision, "tokenizer_revision": revision}
 
 
 def pick_dtype(settings: ModelSettings, use_cpu: bool) -> torch.dtype:

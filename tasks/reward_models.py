@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTok
 
 from tasks.errors import UserError, first_line, is_disk_full
 from tasks.memory import is_out_of_memory
-from tasks.models import has_safe_weights
+from tasks.models import has_no_safe_weights, has_safe_weights
 
 
 def check_reward_model(name: str, trust_remote_code: bool) -> None:
@@ -37,10 +37,7 @@ def check_reward_model(name: str, trust_remote_code: bool) -> None:
             "wanted; take another one"
         )
     if not safe:
-        raise UserError(
-            f"rewards.functions: {name!r} has no weights as safetensors; pickled ones can run code as they are loaded "
-            "and are not read: save the model with save_pretrained, or take another"
-        )
+        raise has_no_safe_weights(f"rewards.functions: {name!r}")
 
 
 def load_reward_model(name: str, dtype: torch.dtype, trust_remote_code: bool) -> Any:

@@ -14,14 +14,14 @@ from torch.distributed.tensor import DTensor
 from transformers import PrinterCallback, Trainer, TrainerState
 
 from tasks.checkpoints import checkpoint_before
-from tasks.colocated import engine_arguments, tell_vllm
+from tasks.colocated import tell_vllm
 from tasks.config import Config
 from tasks.cpu import adapt_trl, trainer_class
 from tasks.dataset import TRL_COLUMNS
 from tasks.engine import is_refusal
 from tasks.errors import UserError, first_line
 from tasks.memory import is_out_of_memory
-from tasks.models import load_arguments, load_tokenizer
+from tasks.models import engine_arguments, load_arguments, load_tokenizer
 from tasks.prompts import build_prompt, encode, fitting
 from tasks.reward_models import load_reward_model
 from tasks.scoring import Scorer
@@ -47,7 +47,7 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
     if arguments.use_cpu:
         adapt_trl(config)
     if config.training.vllm == "colocate":
-        tell_vllm(**engine_arguments(config, job["model"]))
+        tell_vllm(**engine_arguments(job["model"], config.model, config.training.on_cpu))
     dtype, trusted = weights_dtype(config), config.model.trust_remote_code
     arguments.model_init_kwargs = load_arguments(job["model"], config.model, dtype)
     tokenizer = load_tokenizer(job["model"], config.model, config.prompt)

@@ -12,9 +12,9 @@ from adapters import randomise_adapter
 from safetensors.torch import load_file
 
 from tasks import cpu
-from tasks.colocated import engine_arguments, tell_vllm
+from tasks.colocated import tell_vllm
 from tasks.config import load
-from tasks.models import load_arguments, load_tokenizer, resolve_model
+from tasks.models import engine_arguments, load_arguments, load_tokenizer, resolve_model
 from tasks.prompts import build_prompt
 from tasks.training_arguments import grpo_config, lora_config
 
@@ -34,7 +34,7 @@ def trainer(tmp_path_factory):
         config = load("deployments/demo.yaml", changes)
         cpu.adapt_trl(config)
         path = resolve_model(config.model)["path"]
-        tell_vllm(**engine_arguments(config, path))
+        tell_vllm(**engine_arguments(path, config.model, use_cpu=True))
         arguments = grpo_config(config, output_dir=str(tmp_path_factory.mktemp("train")))
         arguments.model_init_kwargs = load_arguments(path, config.model, torch.float32)
         question = "Nora has 4 pens and buys 5 more. How many pens does she have now?"
