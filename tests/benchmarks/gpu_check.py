@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from against_trl import FlowTimed, Timed, run_bare, run_flow, settings, write
 
 from flows.artifacts import measured
+from tasks.devices import only, visible_devices
 from tasks.engine import vllm_fault
 from tasks.run import Run
 
@@ -106,7 +107,8 @@ def main(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         environment = os.environ | {"GRPO_RUNS": str(folder / "runs"), "HF_HUB_OFFLINE": "1"}
-        environment.setdefault("CUDA_VISIBLE_DEVICES", "0")  # a bare script would spread itself over all there are
+        if not given.cpu:  # a bare script would spread itself over all there are, and compile what the flow does not
+            environment |= only(visible_devices(1))
         environment.pop("PREFECT_API_URL", None)  # it needs no server, and shall disturb none
         environment.pop("MLFLOW_TRACKING_URI", None)
         config = write(
