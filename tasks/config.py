@@ -295,7 +295,12 @@ class ServerSettings(Section):
     """A vLLM server that the pipeline starts for training, on GPUs of its own."""
 
     gpus: int = Field(1, ge=1, description="GPUs that generate, by tensor parallelism, beside `training.processes`.")
-    memory: float = Field(0.9, gt=0, lt=1, description="The share of their memory that vLLM may take.")
+    memory: float = Field(
+        0.8,
+        gt=0,
+        lt=1,
+        description="The share of their memory that vLLM may take; weights from the trainer take some GiB beside it.",
+    )
     start_seconds: float = Field(600, gt=0, description="How long it may take to be ready.")
 
 
@@ -435,6 +440,23 @@ class TrainingSettings(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _generation_is_what_the_other_settings_say(self) -> Self:
+        for name in self.grpo.get("generation_kwargs") or {}:
+            if field := OF_GENERATION.get(name):
+                raise ValueError(f"training.generation_kwargs has {name}, which training.{field} says; give it there")
+            if name == "stop_strings" and not self.vllm:
+                raise ValueError(
+                    "training.generation_kwargs has stop_strings, for which TRL gives transformers no tokenizer; take "
+                    "it out, or set training.use_vllm=true, whose name for it is stop"
+                )
+        if self.grpo.get("vllm_structured_outputs_regex") and not self.vllm:
+            raise ValueError(
+                "training.vllm_structured_outputs_regex is set, but without training.use_vllm=true nothing heeds it; "
+                "set that, or remove it"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _an_adapter_fits_the_base_again(self) -> Self:
         beginning = (self.lora or {}).get("init_lora_weights")
         if isinstance(beginning, str) and beginning.startswith("pissa_niter"):
@@ -478,6 +500,16 @@ class TrainingSettings(BaseModel):
             )
         return self
 
+
+# What TRL, or we, go by the setting of, though `generation_kwargs` would undo it.
+OF_GENERATION = {
+    "temperature": "temperature",
+    "max_new_tokens": "max_completion_length",
+    "max_tokens": "max_completion_length",
+    "max_length": "max_completion_length",
+    "num_return_sequences": "num_generations",
+    "n": "num_generations",
+}
 
 # Where the pipeline's default differs from TRL's.
 PIPELINE_DEFAULTS: dict[str, Any] = {

@@ -8,6 +8,8 @@ VLLM_ON_GPUS = {
     "VLLM_USE_FLASHINFER_SAMPLER": "0",
     # Its engine is a process of its own, and a worker that has looked for GPUs cannot hand them on to a fork.
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+    # On a B200 its LoRA kernels with it (programmatic dependent launch) give wrong values or fail; others have none.
+    "VLLM_LORA_DISABLE_PDL": "1",
 }
 
 

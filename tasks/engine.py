@@ -28,12 +28,24 @@ def vllm_version() -> str | None:
     return None
 
 
-def vllm_fault() -> str | None:
-    """Why vLLM cannot be used here, or None."""
+def vllm_fault(on_cpu: bool) -> str | None:
+    """Why vLLM cannot be used here, or there is none, for what runs on the CPU or a GPU; else None."""
     found = vllm_version()
     if found is None:
         return "vLLM is not installed"
-    return f"vLLM {found} is too old ({OLDEST} is the oldest)" if Version(found) < Version(OLDEST) else None
+    if Version(found) < Version(OLDEST):
+        return f"vLLM {found} is too old ({OLDEST} is the oldest)"
+    if on_cpu and not is_for_cpu():
+        return f"vLLM {found} is the build for GPUs, which training.use_cpu leaves alone"
+    return None
+
+
+def is_for_cpu() -> bool:
+    """Whether the installed vLLM is a build for CPUs: a package of its own, or one that was built from source."""
+    try:
+        return version("vllm").endswith("+cpu")
+    except PackageNotFoundError:
+        return True
 
 
 def is_refusal(error: BaseException) -> bool:
@@ -43,7 +55,7 @@ def is_refusal(error: BaseException) -> bool:
 
 def choose_engine(config: Config) -> tuple[str, str]:
     """The engine's name and why it was chosen. Raises UserError if vLLM is demanded and not there, or too old."""
-    asked, fault = config.evaluation.engine, vllm_fault()
+    asked, fault = config.evaluation.engine, vllm_fault(config.training.on_cpu)
     if asked == "vllm" and fault:
         raise UserError(f"evaluation.engine is vllm, but {fault}; {INSTALL}, or set evaluation.engine=transformers")
     if asked == "auto":

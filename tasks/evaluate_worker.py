@@ -10,6 +10,7 @@ import pandas as pd
 from tasks.config import Config
 from tasks.errors import UserError
 from tasks.generate import Completion, Engine, Sampling, make_engine
+from tasks.merging import write_merged
 from tasks.models import load_tokenizer
 from tasks.prompts import build_prompt, encode, fitting
 from tasks.scoring import Scorer
@@ -44,8 +45,16 @@ def evaluate(job: dict[str, Any]) -> dict[str, Any]:
     rows = rows.iloc[kept].reset_index(drop=True)
     prompts, ids = [prompts[place] for place in kept], [ids[place] for place in kept]
     adapter = Path(job["adapter"]) if job["adapter"] else None
+    model: str = job["model"]
     scorer = Scorer.of(config)
-    engine = make_engine(config, job["model"], adapter, tokenizer, longest)
+    if adapter and job["merged"]:
+        merged = Path(job["merged"])
+        if share == 0:
+            write_merged(model, config.model, adapter, tokenizer, merged)
+        while not merged.is_dir():  # the first share is at it; should it fail, all are ended
+            time.sleep(0.2)
+        model, adapter = str(merged), None
+    engine = make_engine(config, model, adapter, tokenizer, longest)
     whose = f"share {share + 1} of {shares}: " if shares > 1 else ""
     completions, seconds = _timed(engine, ids, Sampling(config.max_new_tokens), whose)
     table = scorer.score(rows, prompts, [one for [one] in completions])

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import torch
 from tqdm import tqdm
+from transformers import GenerationConfig
 
 from tasks import cpu
 from tasks.adapters import served_rank, takes_adapters
@@ -22,7 +23,8 @@ from tasks.config import Config
 from tasks.engine import choose_engine, is_refusal
 from tasks.errors import UserError, first_line
 from tasks.memory import is_out_of_memory
-from tasks.models import engine_arguments, load_architecture, load_model
+from tasks.merging import with_adapter, write_merged
+from tasks.models import engine_arguments, load_architecture, load_model, pick_dtype
 
 # A line every few seconds is what a log wants; the supervisor turns each redrawing into one.
 progress_bar = functools.partial(tqdm, disable=False, mininterval=5, ncols=100, ascii=True, file=sys.stdout)
@@ -165,14 +167,26 @@ class TransformersEngine:
         ends = model.generation_config.eos_token_id
         self.ends = sorted({tokenizer.eos_token_id, *([ends] if isinstance(ends, int) else ends or [])})
 
+    @contextmanager
+    def _without_its_ways(self) -> Iterator[None]:
+        """The model without what it brings for generation (Qwen2.5's penalty of repetitions is 1.1), which training
+        and vLLM do not know of. `generate` would heed all of it that it is not given another value for."""
+        owners = [self.model, *([self.model.get_base_model()] if hasattr(self.model, "get_base_model") else [])]
+        kept = [owner.generation_config for owner in owners]
+        for owner in owners:
+            owner.generation_config = GenerationConfig(eos_token_id=self.ends, pad_token_id=self.tokenizer.pad_token_id)
+        try:
+            yield
+        finally:
+            for owner, own in zip(owners, kept, strict=True):
+                owner.generation_config = own
+
     @torch.no_grad()  # not in inference mode: what FSDP gathers for the first time here, training goes on with
     def generate(self, prompts: Sequence[list[int]], sampling: Sampling) -> list[list[Completion]]:
-        how: dict[str, Any] = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
+        how: dict[str, Any] = {"do_sample": False}
         if sampling.temperature > 0:
             how = {"do_sample": True, "temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": 0}
             torch.manual_seed(0)
-        # A model may bring penalties of its own (Qwen2.5's is 1.1), which neither training nor vLLM knows of.
-        how |= {"repetition_penalty": 1.0, "no_repeat_ngram_size": 0}
         order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
         completions: dict[int, list[Completion]] = {}
         bar = progress_bar(total=len(prompts), desc="generating")
@@ -180,14 +194,13 @@ class TransformersEngine:
         for start in range(0, len(order), at_a_time):
             batch = order[start : start + at_a_time]
             padded = self.tokenizer.pad({"input_ids": [prompts[i] for i in batch]}, return_tensors="pt")
-            output = self.model.generate(
-                **padded.to(self.model.device),
-                **how,
-                max_new_tokens=sampling.max_new_tokens,
-                num_return_sequences=sampling.n,
-                pad_token_id=self.tokenizer.pad_token_id,
-                eos_token_id=self.ends,
-            )[:, padded["input_ids"].shape[1] :]
+            with self._without_its_ways():
+                output = self.model.generate(
+                    **padded.to(self.model.device),
+                    **how,
+                    max_new_tokens=sampling.max_new_tokens,
+                    num_return_sequences=sampling.n,
+                )[:, padded["input_ids"].shape[1] :]
             written = [self._completion(row) for row in output.tolist()]
             for place, index in enumerate(batch):
                 completions[index] = written[place * sampling.n : (place + 1) * sampling.n]
@@ -211,20 +224,16 @@ def make_engine(config: Config, path: str, adapter: Path | None, tokenizer: Any,
         serve = adapter and not on_cpu and takes_adapters(load_architecture(path, config.model))
         rank = served_rank(adapter) if adapter and serve else None
         return VLLMEngine(config, path, adapter, tokenizer, max_tokens, on_cpu=on_cpu, served_rank=rank)
-    model = _load_merged(config, path, adapter, on_cpu) if adapter else load_model(path, config.model, on_cpu)
+    model = load_model(path, config.model, on_cpu)
+    if adapter:
+        model = with_adapter(model, adapter)
     return TransformersEngine(model.to("cpu" if on_cpu else "cuda").eval(), tokenizer, config.evaluation.batch_size)
-
-
-def _load_merged(config: Config, path: str, adapter: Path, on_cpu: bool) -> Any:
-    from peft import PeftModel
-
-    return PeftModel.from_pretrained(load_model(path, config.model, on_cpu), str(adapter)).merge_and_unload()
 
 
 @contextmanager
 def _merged(config: Config, path: str, adapter: Path, tokenizer: Any, on_cpu: bool) -> Iterator[str]:
-    """A temporary folder beside the adapter with the merged weights, for as long as an engine loads them."""
-    with tempfile.TemporaryDirectory(prefix="merged-", dir=adapter.parent) as folder:
-        _load_merged(config, path, adapter, on_cpu).save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-        yield folder
+    """A temporary folder with the merged weights, for as long as an engine loads them."""
+    with tempfile.TemporaryDirectory(prefix="merged-", dir=adapter.parent) as name:
+        folder = Path(name) / "model"
+        write_merged(path, config.model, adapter, tokenizer, folder, pick_dtype(config.model, on_cpu))
+        yield str(folder)

@@ -47,6 +47,9 @@ _NOTHING_LEFT = re.compile(
 _EXCEPTION = re.compile(
     r"^(?:\S+ )*[\w.]*(?:Error|Exception)(?::|$)|^terminate called after throwing|^(?:\S+ )*Cuda failure \d+"
 )
+# vLLM, where the weights leave too little of its share for a single completion. Less would not help.
+_NO_CACHE = re.compile(r"No available memory for the cache blocks|To serve at least one request")
+_FREE = re.compile(r"Free memory on device \S+ \(([\d.]+)/([\d.]+) GiB\)")
 _KILLED = re.compile(r"SIGKILL|exitcode: -9|exit code -9|Signal 9|status -9")
 
 
@@ -98,9 +101,15 @@ class Signs:
         """The exceptions at the end of the log."""
         return [line for at, line in self._raised_at if at > self._lines - LAST_LINES]
 
-    def diagnosis(self, module: str, code: int, raised: str | None) -> OutOfMemory | None:
-        """What a failure with the exit code `code` means, if it was for want of memory. `raised` is the worker's own
-        word, where it was still able to say one."""
+    def diagnosis(self, module: str, code: int, raised: str | None) -> OutOfMemory | UserError | None:
+        """What a failure with the exit code `code` means, if it was for want of memory; a UserError where less to do at
+        a time would not help. `raised` is the worker's own word, where it was still able to say one."""
+        if found := next((line for line in self._raised if _NO_CACHE.search(line)), None):
+            return UserError(
+                f"vLLM's share of the memory is too small for a single completion ({found}); raise "
+                "evaluation.vllm_memory (in training vllm_gpu_memory_utilization, or vllm_server.memory), lower "
+                "prompt.max_tokens and training.max_completion_length, or free the GPU of other programs"
+            )
         reason = raised or self._last_words()
         if reason:
             return OutOfMemory(
@@ -172,6 +181,8 @@ class Relief:
         if error.for_vllm:
             ways = self._ways[-1:]
         found = next((settings for settings in (way(config) for way in ways) if settings), None)
+        if found and error.for_vllm and not config.training.on_cpu and (share := free_share(error.reason)):
+            found = dict.fromkeys(found, share) if share >= LEAST_SHARE else None
         if found is None:
             tried = "; ".join(str(change) for change in self.changes) or "there is nothing smaller"
             raise UserError(
@@ -184,6 +195,12 @@ class Relief:
         self.changes.append(change)
         write_json(self._path, [asdict(one) for one in self.changes])
         on_line(f"WARNING memory ran out ({error.reason}); trying again with {change}")
+
+
+def free_share(reason: str) -> float | None:
+    """The largest share of a GPU that vLLM would find free, by its own words, with a little to spare."""
+    said = _FREE.search(reason)
+    return round(float(said[1]) / float(said[2]) - 0.03, 3) if said else None
 
 
 def smaller_step(config: Config) -> dict[str, Any] | None:

@@ -9,12 +9,19 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+import transformers
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoTokenizer,
+    GenerationConfig,
+)
 from transformers.utils import cached_file, has_file
 
 from tasks.config import ModelSettings, PromptSettings
-from tasks.errors import UserError, first_line
+from tasks.errors import UserError, first_line, is_disk_full
 from tasks.model_folder import folder_digest
 from tasks.prompts import build_prompt, encode, teach_opening
 from tasks.run import require_disk, stored
@@ -31,8 +38,18 @@ def resolve_model(settings: ModelSettings) -> dict[str, Any]:
     """
     if settings.name.startswith("gguf:"):
         return _converted(settings.name)
+    if settings.name.startswith("models:/"):
+        raise UserError(
+            f"model.name: {settings.name} is a version in MLflow, which flows.evaluate scores by --model; to train on "
+            "from it, fetch it (mlflow artifacts download) and give the folder model/ in it"
+        )
     folder = Path(settings.name).expanduser()
     if folder.is_dir():
+        if settings.revision:
+            raise UserError(
+                f"model.revision is {settings.revision!r}, but model.name is the folder {folder}, which has none; set "
+                "model.revision=null"
+            )
         found: dict[str, Any] = {"path": str(folder.absolute()), "identity": folder_digest(folder), "revision": None}
         load_architecture(found["path"], settings)
     else:
@@ -70,7 +87,9 @@ def load_architecture(path: str, settings: ModelSettings) -> Any:
         return AutoConfig.from_pretrained(
             path, revision=_revision(path, settings), trust_remote_code=settings.trust_remote_code
         )
-    except (OSError, ValueError) as error:
+    except Exception as error:  # of the hub, of transformers' look at each value, or of whatever code comes with it
+        if is_disk_full(error):
+            raise
         if "trust_remote_code" in str(error):
             raise UserError(
                 f"model.name: {settings.name} comes with Python code of its own, which is not run unasked; read it, "
@@ -78,9 +97,11 @@ def load_architecture(path: str, settings: ModelSettings) -> Any:
             ) from None
         if os.path.isdir(path):
             raise UserError(f"model.name: the folder {path} cannot be read as a model: {first_line(error)}") from None
+        # Where it is no name for the hub, that explains at length what would be one.
+        why = "" if "Repo id must be" in str(error) else f" ({first_line(error)})"
         raise UserError(
-            f"model.name: {settings.name!r} is neither a folder here nor a model that the hub gives "
-            f"({first_line(error)}); check the spelling, the access, or give a local folder"
+            f"model.name: {settings.name!r} is neither a folder here nor a model that the hub gives{why}; check the "
+            "spelling, the access, or give a local folder"
         ) from None
 
 
@@ -104,6 +125,8 @@ def load_tokenizer(path: str, settings: ModelSettings, prompt: PromptSettings) -
             f"model.name: the tokenizer of {settings.name} cannot be read ({first_line(error)}); save it beside "
             "the weights with save_pretrained, or take another model"
         ) from None
+    # By it transformers' pipelines and TRL would parse a completion into a structure, of which rewards know nothing.
+    tokenizer.response_template = None
     if prompt.conversational and not tokenizer.chat_template:
         raise UserError(
             f"the tokenizer of {settings.name} has no chat template; set prompt.conversational to false, "
@@ -121,25 +144,64 @@ def load_tokenizer(path: str, settings: ModelSettings, prompt: PromptSettings) -
 
 
 def check_prompt(tokenizer: Any, settings: ModelSettings, prompt: PromptSettings) -> None:
-    """Raise UserError where the chat template cannot write the prompts, as one without a system role."""
+    """Raise UserError where the chat template cannot write the prompts, as one without a system role, or leaves the
+    question out."""
     try:
-        encode([build_prompt("How many?", prompt)], tokenizer, prompt)
+        one, other = encode([build_prompt(text, prompt) for text in ("How many?", "And why?")], tokenizer, prompt)
     except Exception as error:  # what a template raises is up to whoever wrote it
         system = ", and prompt.system to null if it takes no system prompt" if prompt.system else ""
         raise UserError(
             f"the chat template of {settings.name} cannot write the prompt ({first_line(error)}); mend the "
             f"template, or set prompt.conversational to false{system}"
         ) from None
+    if one == other:
+        raise UserError(
+            f"the chat template of {settings.name} leaves the question out: two questions give the same prompt; mend "
+            "the template, or set prompt.conversational to false"
+        )
+
+
+def model_class(architecture: Any) -> Any:
+    """The class that a model is loaded as: the one that TRL trains, which the names of an adapter's weights belong to.
+
+    It is that which the model's configuration names first, as `trl.trainer.utils.create_model_from_path` has it; for a
+    model that sees too, such as Qwen3.5, AutoModelForCausalLM would take its part for text, under other names.
+    """
+    named = (architecture.architectures or [""])[0]
+    if known := getattr(transformers, named, None):
+        return known
+    mapped = getattr(architecture, "auto_map", None) or {}
+    return AutoModelForImageTextToText if AutoModelForImageTextToText.__name__ in mapped else AutoModelForCausalLM
+
+
+def load(path: str, settings: ModelSettings, dtype: torch.dtype | Literal["auto"]) -> Any:
+    """The model, from safetensors only; the dtype "auto" is the one that it was saved in.
+
+    Raises UserError where weights are missing, which would be drawn at random.
+    """
+    loaded: Any = model_class(load_architecture(path, settings)).from_pretrained(
+        path, **load_arguments(path, settings, dtype), output_loading_info=True
+    )
+    model, found = loaded
+    _refuse_missing(found, settings)
+    make_savable(model)
+    return model
 
 
 def load_model(path: str, settings: ModelSettings, use_cpu: bool) -> Any:
-    """The causal language model in the dtype of `pick_dtype`, from safetensors only. Raises UserError where weights are
-    missing, which would be drawn at random."""
-    arguments = load_arguments(path, settings, pick_dtype(settings, use_cpu))
-    loaded: Any = AutoModelForCausalLM.from_pretrained(path, **arguments, output_loading_info=True)
-    model, found = loaded
-    _refuse_missing(found, settings)
-    return model
+    """`load` in the dtype of `pick_dtype`, on the CPU."""
+    return load(path, settings, pick_dtype(settings, use_cpu))
+
+
+def make_savable(model: Any) -> None:
+    """Reduce the model's `generation_config` to its tokens where transformers would not save it, although it has loaded
+    it: many a model names a temperature there and does not ask for sampling. Nothing here generates by it."""
+    config = model.generation_config
+    try:
+        config.validate(strict=True)
+    except ValueError:
+        names = ("bos_token_id", "eos_token_id", "pad_token_id")
+        model.generation_config = GenerationConfig(**{name: getattr(config, name) for name in names})
 
 
 def load_empty(path: str, architecture: Any, settings: ModelSettings) -> Any:
@@ -148,28 +210,46 @@ def load_empty(path: str, architecture: Any, settings: ModelSettings) -> Any:
     Raises UserError for one that is no causal language model, or, where it is a folder of plain weights, for weights
     that are damaged or not those that its configuration means.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            # A hub model's weights would have to be fetched first, and quantized ones need their own package and a GPU.
-            if not os.path.isdir(path) or getattr(architecture, "quantization_config", None):
-                with torch.device("meta"):
-                    return AutoModelForCausalLM.from_config(architecture, trust_remote_code=settings.trust_remote_code)
-            loaded: Any = AutoModelForCausalLM.from_pretrained(
-                path,
-                device_map="meta",
-                trust_remote_code=settings.trust_remote_code,
-                use_safetensors=True,
-                ignore_mismatched_sizes=True,
-                output_loading_info=True,
-            )
-        except ValueError as error:
-            raise UserError(f"model.name: {settings.name} is no causal language model ({first_line(error)})") from None
-        except (OSError, KeyError, RuntimeError, SafetensorError) as error:
-            raise UserError(
-                f"model.name: the weights in {path} cannot be loaded ({first_line(error)}); copy or save the model anew"
-            ) from None
-    model, found = loaded
+    kind = model_class(architecture)
+    # A hub model's weights would have to be fetched first, and quantized ones need their own package and a GPU.
+    read = os.path.isdir(path) and not getattr(architecture, "quantization_config", None)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model, found = _meta_weights(path, kind, settings) if read else (_meta(kind, architecture, settings), {})
+    except ValueError as error:
+        raise UserError(f"model.name: {settings.name} is no causal language model ({first_line(error)})") from None
+    except Exception as error:  # whatever sizes that do not go together, or code of its own, lead to
+        what = "the weights" if isinstance(error, OSError | KeyError | RuntimeError | SafetensorError) else "the model"
+        raise UserError(
+            f"model.name: {what} in {path} cannot be loaded ({first_line(error)}); copy or save the model anew"
+        ) from None
+    if not model.can_generate() or architecture.is_encoder_decoder:
+        raise UserError(f"model.name: {settings.name} is no causal language model, but a {type(model).__name__}")
+    if read:
+        _check_weights(path, found, settings)
+    return model
+
+
+def _meta(kind: Any, architecture: Any, settings: ModelSettings) -> Any:
+    with torch.device("meta"):
+        if hasattr(kind, "from_config"):
+            return kind.from_config(architecture, trust_remote_code=settings.trust_remote_code)
+        return kind(architecture)
+
+
+def _meta_weights(path: str, kind: Any, settings: ModelSettings) -> Any:
+    return kind.from_pretrained(
+        path,
+        device_map="meta",
+        trust_remote_code=settings.trust_remote_code,
+        use_safetensors=True,
+        ignore_mismatched_sizes=True,
+        output_loading_info=True,
+    )
+
+
+def _check_weights(path: str, found: dict[str, Any], settings: ModelSettings) -> None:
     _refuse_missing(found, settings)
     if wrong := sorted(found["mismatched_keys"], key=str):
         name, kept, meant = wrong[0]
@@ -177,7 +257,9 @@ def load_empty(path: str, architecture: Any, settings: ModelSettings) -> Any:
             f"model.name: in {path} the weights {name} have the size {list(kept)}, but config.json means "
             f"{list(meant)}; copy or save the model anew"
         )
-    return model
+    if left_out := sorted(found["unexpected_keys"]):
+        more = f" and {len(left_out) - 1} others" if len(left_out) > 1 else ""
+        print(f"WARNING {path} holds the weights {left_out[0]}{more}, which config.json does not mean", flush=True)
 
 
 def _refuse_missing(found: dict[str, Any], settings: ModelSettings) -> None:
@@ -234,7 +316,12 @@ def _converted(name: str) -> dict[str, Any]:
     def convert(folder: Path) -> None:
         require_disk(folder, 2 + 8 * source.stat().st_size / 2**30, f"converting {source.name}")
         where: dict[str, Any] = {"pretrained_model_name_or_path": source.parent, "gguf_file": source.name}
-        loaded = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.bfloat16)
+        try:
+            loaded = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.bfloat16)
+        except (ValueError, OSError, KeyError) as error:  # of its reader
+            raise UserError(
+                f"model.name: {source} cannot be read as a GGUF model ({first_line(error)}); give another file"
+            ) from None
         config = loaded.config
         del config.quantization_config
         plain = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)

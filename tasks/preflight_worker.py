@@ -4,8 +4,10 @@ Then it waits for the data, to count the tokens of the prompts: what it has impo
 """
 
 import os
+import re
 import shutil
 import warnings
+from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.util import find_spec
 from typing import Any, cast
@@ -15,12 +17,13 @@ from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.utils import PrecisionType
 from peft import LoraConfig
 from transformers import GenerationConfig, Trainer, get_scheduler
+from transformers.quantizers import AutoHfQuantizer
 from trl import GRPOConfig
 
 from rewards.registry import is_model_name
 from tasks.config import Config
 from tasks.engine import INSTALL, choose_engine, vllm_fault
-from tasks.errors import UserError
+from tasks.errors import UserError, first_line
 from tasks.estimate import Architecture
 from tasks.machine import measure
 from tasks.models import check_prompt, load_architecture, load_empty, load_tokenizer, pick_dtype, resolve_model
@@ -49,13 +52,16 @@ def preflight(job: dict[str, Any]) -> dict[str, Any]:
         check_server(config)
         check_precision(config)
         check_reward_models(config)
-        try_out(grpo_config(config, output_dir=job["scratch"]))
+        # Here is one process; the groups are to divide what all of them take together.
+        batch = config.training.step_size
+        try_out(grpo_config(config, output_dir=job["scratch"], per_device_train_batch_size=batch), config)
     dtype = pick_dtype(config.model, config.training.on_cpu)
     model = resolve_model(config.model)
     check_prompt(load_tokenizer(model["path"], config.model, config.prompt), config.model, config.prompt)
     architecture = load_architecture(model["path"], config.model)
-    empty = load_empty(model["path"], architecture, config.model)
     engine, why = choose_engine(config)
+    check_quantized(config, architecture, engine, job["trains"])
+    empty = load_empty(model["path"], architecture, config.model)
     if not config.training.on_cpu and getattr(architecture, "quantization_config", None) is None:
         memory = torch.cuda.get_device_properties(0).total_memory / 2**30
         check_evaluation(config, engine, sum(weight.numel() for weight in empty.parameters()) * dtype.itemsize, memory)
@@ -68,9 +74,15 @@ def preflight(job: dict[str, Any]) -> dict[str, Any]:
         "positions": positions(architecture.get_text_config()),
     }
     if job["trains"]:
+        if not architecture.architectures:
+            raise UserError(
+                f"model.name: config.json of {config.model.name} does not say by which class the model is trained "
+                "(architectures); save the model anew with save_pretrained"
+            )
         sizes = check_lora(lora_config(config), empty, architecture, config)
+        saved = architecture.dtype or architecture.get_text_config().dtype or torch.float32
         found |= {
-            "disk_gib": disk_gib(sizes, config),
+            "disk_gib": disk_gib(sizes, config, saved.itemsize),
             "architecture": asdict(sizes),
             "machine": asdict(measure(dtype, config.training.on_cpu)),
         }
@@ -144,8 +156,43 @@ def check_launch(config: Config) -> None:
 
 
 def check_vllm(config: Config) -> None:
-    if config.training.vllm and (fault := vllm_fault()):
+    if config.training.vllm and (fault := vllm_fault(config.training.on_cpu)):
         raise UserError(f"training.use_vllm is set, but {fault}; {INSTALL}, or set training.use_vllm=false")
+
+
+def check_quantized(config: Config, architecture: Any, engine: str, trains: bool) -> None:
+    """Raise UserError for what cannot be done with quantized weights: they can carry an adapter, and nothing more."""
+    settings = getattr(architecture, "quantization_config", None)
+    if settings is None:
+        return
+    try:
+        quantizer = AutoHfQuantizer.from_config(settings, pre_quantized=True)
+        quantizer.validate_environment(device_map=None)
+    except Exception as error:  # of a method that it does not know, or of a package that is not installed
+        raise UserError(
+            f"model.name: the weights of {config.model.name} are quantized in a way that cannot be read here "
+            f"({first_line(error, 300)}); install what is missing, or take a model that is not quantized"
+        ) from None
+    method = quantizer.quantization_config.quant_method
+    method = getattr(method, "value", method)
+    of_it = f"the weights of {config.model.name} are quantized ({method})"
+    if trains:
+        wrong = {
+            "training.lora": (config.training.lora is None, "so only an adapter can be trained; give training.lora"),
+            "training.use_vllm": (
+                config.training.vllm is not None,
+                "so vLLM cannot be sent them merged with an adapter; set training.use_vllm=false",
+            ),
+            "registry.merged": (
+                config.registry.merged,
+                "so an adapter merged into them would be rounded away; set registry.merged=false",
+            ),
+        }
+        for setting, (is_wrong, why) in wrong.items():
+            if is_wrong:
+                raise UserError(f"{setting}: {of_it}, {why}")
+    if engine == "vllm" and method == "bitsandbytes":
+        raise UserError(f"evaluation.engine: {of_it}, which vLLM does not read; set evaluation.engine=transformers")
 
 
 def check_precision(config: Config) -> None:
@@ -185,7 +232,7 @@ def check_server(config: Config) -> None:
     if config.training.on_cpu:
         raise UserError(
             "training.vllm_mode is server, but weights are sent to a server from GPU to GPU only; on a CPU set "
-            "training.vllm_mode=colocate and training.vllm_server=null"
+            f"training.vllm_mode=colocate{' and training.vllm_server=null' if config.training.vllm_server else ''}"
         )
     if config.training.vllm_server:
         return
@@ -200,7 +247,7 @@ def check_server(config: Config) -> None:
         )
 
 
-def try_out(arguments: GRPOConfig) -> None:
+def try_out(arguments: GRPOConfig, config: Config) -> None:
     """Raise UserError for values that the trainer comes upon only when it begins: optimizer and schedule of one weight,
     and the settings of generation."""
     optimizer_name = str(getattr(arguments.optim, "value", arguments.optim))
@@ -212,18 +259,45 @@ def try_out(arguments: GRPOConfig) -> None:
     try:
         kind, options = (torch.optim.SGD, {}) if package else Trainer.get_optimizer_cls_and_kwargs(arguments, weight)
         optimizer = kind(weight.parameters(), **options)
-        steps = arguments.get_warmup_steps(100)
-        get_scheduler(arguments.lr_scheduler_type, optimizer, steps, 100, schedule or None)
+        steps = arguments.max_steps if arguments.max_steps > 0 else 100
+        warm_up = arguments.get_warmup_steps(steps)
+        rate: Any = get_scheduler(arguments.lr_scheduler_type, optimizer, warm_up, steps, schedule or None)
         names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "cache_implementation")
         GenerationConfig(
             **({"do_sample": True} | {name: getattr(arguments, name) for name in names} | (generation or {}))
         )
     except Exception as error:  # whatever a value leads to, a package that is not installed among it
         raise UserError(f"training cannot begin with these settings: {error}; correct the section training") from None
+    of_transformers = set(GenerationConfig().to_dict()) | {"cache_implementation"}
+    if unknown := [] if config.training.vllm else sorted(set(generation or {}) - of_transformers):
+        raise UserError(
+            f"training.generation_kwargs has {unknown[0]}, which transformers' GenerationConfig does not know; correct "
+            "it (vLLM's names count with training.use_vllm=true)"
+        )
+    if arguments.learning_rate > 0 and never_above_zero(rate, steps):
+        raise UserError(
+            f"training.max_steps={steps} with training.warmup_steps={arguments.warmup_steps:g} leaves the learning "
+            "rate at 0 in every step, so nothing would be learned; take more steps, or training.warmup_steps=0"
+        )
     if arguments.use_liger_kernel and find_spec("liger_kernel") is None:
         raise UserError("training.use_liger_kernel needs liger-kernel; pip install it, or set it to false")
     if arguments.sync_ref_model and arguments.beta == 0:
         raise UserError("training.sync_ref_model needs a reference model, so a training.beta above 0; set one of them")
+    if arguments.sync_ref_model and config.training.lora is not None:
+        raise UserError(
+            "training.sync_ref_model needs a reference model of its own, and with training.lora the model without its "
+            "adapter is the reference; remove one of them"
+        )
+
+
+def never_above_zero(rate: Any, steps: int) -> bool:
+    """Whether a schedule of the learning rate gives 0 to each of so many optimizer steps."""
+    for _ in range(steps):
+        if any(group["lr"] > 0 for group in rate.optimizer.param_groups):
+            return False
+        rate.optimizer.step()
+        rate.step()
+    return True
 
 
 def check_lora(lora: LoraConfig | None, model: Any, of: Any, config: Config) -> Architecture:
@@ -251,7 +325,9 @@ def check_lora(lora: LoraConfig | None, model: Any, of: Any, config: Config) -> 
     text = of.get_text_config()
     heads = getattr(text, "num_attention_heads", None) or 1
     kv_heads = getattr(text, "num_key_value_heads", None) or heads
-    adapted = [module for module in model.modules() if isinstance(module, LoraLayer)]
+    named = {name: module for name, module in model.named_modules() if isinstance(module, LoraLayer)}
+    check_patterns(lora, named, config)
+    adapted = list(named.values())
     return Architecture(
         layers=text.num_hidden_layers,
         hidden=text.hidden_size,
@@ -266,6 +342,25 @@ def check_lora(lora: LoraConfig | None, model: Any, of: Any, config: Config) -> 
         # peft keeps adapters in 32 bits; without one it is the model's own weights, of which autocast makes copies.
         bytes_per_trained=16 if lora is not None else 3 * held + (computed if computed < held else 0),
     )
+
+
+def check_patterns(lora: LoraConfig | None, adapted: Mapping[str, Any], config: Config) -> None:
+    """Raise UserError for a rank, a scale or weights for what has no adapter; peft passes over them."""
+    if lora is None:
+        return
+    for field in ("rank_pattern", "alpha_pattern"):
+        for pattern in getattr(lora, field) or {}:
+            if not any(re.match(rf"(.*\.)?({pattern})$", name) for name in adapted):  # as peft matches
+                raise UserError(
+                    f"training.lora.{field}: no module of {config.model.name} with an adapter is called {pattern!r}; "
+                    "correct it"
+                )
+    for wanted in lora.target_parameters or []:
+        if not any(name.endswith(wanted.rpartition(".")[0]) for name in adapted):
+            raise UserError(
+                f"training.lora.target_parameters: {config.model.name} has no weights {wanted!r} that could have an "
+                "adapter; correct it"
+            )
 
 
 def check_embeddings(model: Any, tied: bool, config: Config) -> None:
@@ -306,18 +401,19 @@ def positions(text: Any) -> int | None:
     return None if rope.get("rope_type", "default") != "default" else getattr(text, "max_position_embeddings", None)
 
 
-def disk_gib(sizes: Architecture, config: Config) -> float:
-    """About how much disk a run takes, in GiB.
+def disk_gib(sizes: Architecture, config: Config, saved: int) -> float:
+    """About how much disk a run takes, in GiB; `saved` are the bytes of a weight in the start model's files.
 
     A checkpoint holds the trained weights and Adam's two moments; one more than are kept exists while it is written.
-    The chosen weights are kept beside them. At the end the merged model is built, and copied where MLflow keeps it.
+    The chosen weights are kept beside them. At the end the merged model is built, and copied where MLflow keeps it; the
+    one that was evaluated is gone by then.
     """
     grpo = config.training.grpo
     kept = grpo.get("save_total_limit") or 1  # with null all are kept, and it cannot be known how many that will be
     trained = sizes.trained * (4 if config.training.lora is not None else sizes.bytes_per_held)
     checkpoints = 0 if grpo.get("save_strategy") == "no" else (kept + 1) * 3 * trained
     has_merged = config.registry.merged or config.training.lora is None
-    merged = 2 * sizes.weights * sizes.bytes_per_held if has_merged else 0
+    merged = 2 * sizes.weights * (sizes.bytes_per_held if config.training.lora is None else saved) if has_merged else 0
     return (checkpoints + trained + merged) / 2**30 + OTHERS_GIB
 
 

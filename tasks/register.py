@@ -11,7 +11,7 @@ Every step looks first for what an earlier attempt left, so a kill between any t
 """
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,7 @@ def register(
     if version is None:
         model = _own_model(tracker)
         if model is None or model.status != "READY":
-            folder = _build(run, config, tracker, outcome.trained, model_card(config, known), results, on_line)
+            folder = _build(run, config, tracker, outcome, model_card(config, known), results, on_line)
             for name, summary in (("before", outcome.before), ("after", outcome.after)):
                 _copy(Path(summary["results"]), folder / "evaluation" / f"{name}.parquet")
             model = _upload(tracker, folder, step=outcome.trained["step"])
@@ -78,7 +78,7 @@ def _build(
     run: Run,
     config: Config,
     tracker: Tracker,
-    trained: Mapping[str, Any],
+    outcome: Outcome,
     card: str,
     results: pd.DataFrame,
     on_line: Callable[[str], None],
@@ -90,7 +90,8 @@ def _build(
         return built
     job = {
         "config": config.dump(),
-        "trained": dict(trained),
+        "trained": dict(outcome.trained),
+        "merged": outcome.after["merged"],
         "card": card,
         "question": results["question"].iloc[0],
         "folder": str(built),
@@ -102,7 +103,8 @@ def _build(
         log=run.log_file("register"),
         on_line=on_line,
         # MLflow would put the model on the first GPU, which may be smaller, or another run's for the moment.
-        environment=QUIET | only([]),
+        # Of a model that sees too transformers would list all those that do not.
+        environment=QUIET | {"TRANSFORMERS_VERBOSITY": "critical"} | only([]),
     )
     if made["unchanged"]:
         tracker.tags({"outcome": "unchanged"})

@@ -12,11 +12,11 @@ from huggingface_hub import ModelCard, snapshot_download
 from mlflow.models import infer_signature
 from peft import PeftModel
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
 
 from tasks.config import Config
 from tasks.errors import UserError
-from tasks.models import load_arguments, load_tokenizer
+from tasks.merging import with_adapter, write_merged
+from tasks.models import load, load_tokenizer
 from tasks.prompts import build_prompt, template_arguments
 from tasks.run import require_disk
 from tasks.worker import run_worker
@@ -27,23 +27,19 @@ ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 def build(job: dict[str, Any]) -> dict[str, Any]:
     """Write the model to `job["folder"]`, or give in `unchanged` a sentence about weights that training left alone."""
     config = Config.model_validate(job["config"])
-    trained = job["trained"]
-
-    def load(path: str) -> Any:
-        return AutoModelForCausalLM.from_pretrained(path, **load_arguments(path, config.model, "auto"))
-
+    trained, base = job["trained"], job["trained"]["base"]
     if trained["adapter"]:
         adapter = Path(trained["adapter"])
         if _untrained(adapter):
             return {"unchanged": _nothing_learned("every lora_B of the adapter is still zero")}
-        model: Any = PeftModel.from_pretrained(load(trained["base"]), str(adapter))
-        if config.registry.merged:
-            model = model.merge_and_unload()
-            model.name_or_path = config.model.name  # rather than where it lies on this machine
+        if job["merged"]:
+            model: Any = _merged(base, config, adapter, Path(job["merged"]))
+        else:
+            model = with_adapter(load(base, config.model, "auto"), adapter)
     else:
         adapter = None
-        model = load(trained["model"])
-        if _equal(model, load(trained["base"])):
+        model = load(trained["model"], config.model, "auto")
+        if _equal(model, load(base, config.model, "auto")):
             return {"unchanged": _nothing_learned("all weights are still those of the start model")}
     folder = Path(job["folder"])
     unfinished = folder.with_name("unfinished")
@@ -52,6 +48,15 @@ def build(job: dict[str, Any]) -> dict[str, Any]:
     unfinished.rename(folder)
     print("the model is built", flush=True)
     return {"unchanged": None}
+
+
+def _merged(base: str, config: Config, adapter: Path, folder: Path) -> Any:
+    """The model as it was evaluated; its folder is gone then, since the disk need not hold it once more than twice."""
+    write_merged(base, config.model, adapter, load_tokenizer(base, config.model, config.prompt), folder)
+    model = load(str(folder), config.model, "auto")
+    model.name_or_path = config.model.name  # rather than where it lies on this machine
+    shutil.rmtree(folder)
+    return model
 
 
 def _save(model: Any, adapter: Path | None, config: Config, job: dict[str, Any], folder: Path) -> None:

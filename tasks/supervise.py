@@ -28,6 +28,8 @@ from tasks.run import PROJECT, read_json, write_json
 
 FAREWELL = 5.0  # seconds for what is still in the pipe of a worker that has ended
 GRACE = 20.0  # seconds that a worker has after SIGTERM; Prefect kills a cancelled run after 30
+# torchrun's, accelerate's and Slurm's recipes'
+_OF_A_LAUNCHER = re.compile(r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|TORCHELASTIC_\w+")
 _LINE_END = re.compile(rb"[\r\n]+")
 
 
@@ -147,7 +149,7 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env=os.environ | {"PYTHONUNBUFFERED": "1", "GRPO_SUPERVISED": "1"} | dict(environment or {}),
+            env=_own_environment() | {"PYTHONUNBUFFERED": "1", "GRPO_SUPERVISED": "1"} | dict(environment or {}),
         )
         self._output = _Output(self._process, kept, line_seen)
 
@@ -186,10 +188,10 @@ class Worker:
         return self._process.poll()
 
     def check(self) -> None:
-        """Raise OutOfMemory or WorkerFailed if it has ended, as one that serves others must not."""
+        """Raise as `result` does if it has ended, as one that serves others must not."""
         self._hear_out()
         if (code := self._process.poll()) is not None:
-            raise self._failure(code)
+            raise self.failure(_how(code), code)
 
     def result(self, code: int) -> dict[str, Any]:
         """What it left when it ended with the exit code `code`, or the reason why it left nothing, raised."""
@@ -197,7 +199,7 @@ class Worker:
             return read_json(self._job.with_suffix(".result"))
         if self._left(".error"):
             raise UserError(read_json(self._job.with_suffix(".error"))["error"])
-        raise self._failure(code)
+        raise self.failure(_how(code), code)
 
     def ask_to_end(self) -> None:
         """Send SIGTERM to it and all that it started, unless it has ended or was asked before."""
@@ -214,16 +216,21 @@ class Worker:
         while self._output.read(timeout=0):
             pass
 
-    def _failure(self, code: int) -> WorkerFailed:
+    def failure(self, what: str, code: int = 1) -> UserError | WorkerFailed:
+        """What to raise where it failed, by `what`: OutOfMemory, or the user's mistake, where its output says so."""
         raised = read_json(self._job.with_suffix(".memory"))["error"] if self._left(".memory") else None
-        if lacking := self._signs.diagnosis(self._module, code, raised):
-            return lacking
-        what = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        if known := self._signs.diagnosis(self._module, code, raised):
+            return known
         last = "It ends:\n" + "\n".join(self.tail) if self.tail else "Nothing is in it."
-        return WorkerFailed(f"{self._module} ended with {what}; its log is {self._log}. {last}", code)
+        return WorkerFailed(f"{self._module} {what}; its log is {self._log}. {last}", code)
 
     def _left(self, kind: str) -> bool:
         return self._job.with_suffix(kind).exists()
+
+
+def _own_environment() -> dict[str, str]:
+    """Ours, without the place that a launcher around us gave us: a worker would wait for others of that launcher's."""
+    return {name: value for name, value in os.environ.items() if not _OF_A_LAUNCHER.fullmatch(name)}
 
 
 class _Output:
@@ -259,6 +266,10 @@ class _Output:
             self._log.write(line + b"\n")
             self._log.flush()
             self._on_line(line.decode("utf-8", "replace").rstrip())
+
+
+def _how(code: int) -> str:
+    return f"ended with {f'signal {signal.Signals(-code).name}' if code < 0 else f'exit code {code}'}"
 
 
 def _end_group(process: subprocess.Popen[bytes], deadline: float, output: _Output) -> None:

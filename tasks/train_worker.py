@@ -21,7 +21,7 @@ from tasks.dataset import TRL_COLUMNS
 from tasks.engine import is_refusal
 from tasks.errors import UserError, first_line
 from tasks.memory import is_out_of_memory
-from tasks.models import engine_arguments, load_arguments, load_tokenizer
+from tasks.models import engine_arguments, load_arguments, load_tokenizer, make_savable
 from tasks.prompts import build_prompt, encode, fitting
 from tasks.reward_models import load_reward_model
 from tasks.scoring import Scorer
@@ -64,11 +64,12 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
             processing_class=tokenizer,
             peft_config=lora_config(config),
         )
-    except (ValueError, ImportError, NotImplementedError) as error:  # TRL's ways to refuse a combination of settings
-        if is_out_of_memory(error):  # and vLLM's, to say that it found less than its share
+    except Exception as error:
+        if not refuses(error, config):
             raise
         raise UserError(f"training cannot begin with these settings: {error}; correct the section training") from None
     check_saving(trainer)
+    make_savable(trainer.model)
     trainer.remove_callback(PrinterCallback)  # MetricsFile prints a line that fits on one
     validation = Validation(trainer, config, scorer, pd.read_parquet(job["validation"]), folder)
     trainer.add_callback(MetricsFile(folder / "metrics.jsonl"))
@@ -115,6 +116,15 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
         "prompts_too_long": too_long,
         **peak.of_all_attempts(arguments),
     }
+
+
+def refuses(error: Exception, config: Config) -> bool:
+    """Whether `error` is how TRL, or what it calls, refuses a combination of settings as the trainer is made."""
+    if is_out_of_memory(error):  # which vLLM says by a ValueError, where it finds less than its share
+        return False
+    if isinstance(error, RuntimeError) and not isinstance(error, NotImplementedError):
+        return config.training.vllm == "colocate" and config.training.on_cpu  # vLLM's, of sizes that it has no code for
+    return isinstance(error, ValueError | TypeError | AttributeError | ImportError | NotImplementedError)
 
 
 def refused_by_vllm(error: Exception) -> bool:

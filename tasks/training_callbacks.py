@@ -154,6 +154,18 @@ class SickRun(TrainerCallback):
                 print(f"WARNING {finding}", flush=True)
 
 
+# What TRL's generation by vLLM is told while it answers validation questions, as an evaluation tells vLLM.
+GREEDY: dict[str, Any] = {
+    "temperature": 0.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": None,
+    "repetition_penalty": 1.0,
+    "generation_kwargs": {},
+    "structured_outputs_regex": None,
+}
+
+
 class Validation(TrainerCallback):
     """Greedy answers to held-out questions every so many steps; the best weights so far are kept in `chosen/`."""
 
@@ -239,13 +251,13 @@ class Validation(TrainerCallback):
         # TRL pushes weights only when the global step has changed since it last did; do so now, and tell it.
         generation.sync_weights()
         trainer._last_loaded_step = trainer.state.global_step
-        settings = {"temperature": generation.temperature, "max_completion_length": generation.max_completion_length}
-        generation.temperature, generation.max_completion_length = 0.0, tokens
+        meant = GREEDY | {"max_completion_length": tokens}
+        kept = {name: getattr(generation, name) for name in meant}
+        vars(generation).update(meant)
         try:
             _, completions, _, _ = generation.generate(prompts=ids, images=None, num_generations=1)
         finally:
-            for name, value in settings.items():
-                setattr(generation, name, value)
+            vars(generation).update(kept)
         texts = trainer.processing_class.batch_decode(completions, skip_special_tokens=True)
         return [
             Completion(text, list(row), bool(row) and row[-1] in trainer.eos_token_ids)

@@ -73,6 +73,22 @@ OWNED = {
     "model_init_kwargs": "the section model says how the model is loaded",
     "chat_template_kwargs": "prompt.opening uses it",
     "inference_mode": "an adapter is trained here",
+    "log_completions": "they are kept in the run folder, and a table of them in MLflow",
+    "num_completions_to_print": "completions are kept in the run folder, and a table of them in MLflow",
+    "log_completions_hub_repo": "completions are kept in the run folder, and a table of them in MLflow",
+    "push_to_hub": "a model is registered in MLflow",
+    "peft_type": "LoRA is what is trained here",
+    "task_type": "it is CAUSAL_LM",
+    "base_model_name_or_path": "it is model.name",
+}
+
+# Fields that would be passed over, or that what comes after training cannot follow, and why.
+REFUSED = {
+    "label_smoothing_factor": "GRPO has no labels",
+    "layer_replication": "the model that it makes is another one than can be evaluated or registered",
+    "alora_invocation_tokens": "an adapter that begins within a text can neither be merged nor evaluated",
+    "megatron_config": "training is not by Megatron",
+    "megatron_core": "training is not by Megatron",
 }
 
 # Choices that TRL documents but types as plain `str`.
@@ -96,6 +112,8 @@ MINIMUM: dict[str, tuple[float, bool]] = {
     "warmup_steps": (0, True),
     "beta": (0, True),
     "epsilon": (0, False),
+    "epsilon_high": (0, False),
+    "delta": (0, False),
     "temperature": (0, False),
     "top_p": (0, False),
     "max_grad_norm": (0, True),
@@ -135,7 +153,7 @@ MAXIMUM = {
     "top_p": 1.0,
     "min_p": 1.0,
     "vllm_gpu_memory_utilization": 1.0,
-    "lora_dropout": 1.0,
+    "lora_dropout": 0.99,
     "learning_rate": 1.0,
 }
 
@@ -159,10 +177,12 @@ def check_field(kind: str, prefix: str, name: str, value: Any) -> Any:
     fields = table()[kind]
     if name in OWNED:
         raise ValueError(f"{dotted} is set by the pipeline ({OWNED[name]}); remove it")
+    if name in REFUSED:
+        raise ValueError(f"{dotted} cannot be used here ({REFUSED[name]}); remove it")
     if name in SUCCESSORS and (kind == "grpo" or name not in fields):
         raise ValueError(f"{dotted} is not a setting any more or goes by another name: use {SUCCESSORS[name]}")
     if name not in fields:
-        near = get_close_matches(name, [field for field in fields if field not in OWNED], n=1)
+        near = get_close_matches(name, [field for field in fields if field not in OWNED | REFUSED], n=1)
         hint = f"; did you mean {prefix}.{near[0]}?" if near else ""
         raise ValueError(f"{dotted} is not a field of {'GRPOConfig' if kind == 'grpo' else 'LoraConfig'}{hint}")
     value = _convert(dotted, value, fields[name])

@@ -5,6 +5,7 @@ started. The GPUs are divided: the first `training.processes` train, the next on
 """
 
 import os
+import re
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +24,8 @@ from tasks.run import Run
 from tasks.supervise import Worker
 
 HOST = "127.0.0.1"
+# By the server's engine, which goes on. The trainer, if it was to send weights, would wait for it for ever.
+_REFUSAL = re.compile(r"Invocation of \w+ method failed")
 
 
 @dataclass(frozen=True)
@@ -32,10 +35,12 @@ class Server:
     settings: dict[str, Any]
     """Fields of `GRPOConfig` on top of the configuration's own."""
     check: Callable[[], None]
-    """Raises WorkerFailed or OutOfMemory if the server has ended."""
+    """Raises WorkerFailed or OutOfMemory if the server has ended, or failed in what the trainer asked for."""
+    environment: dict[str, str]
+    """What the trainer needs to find it."""
 
 
-NONE = Server({}, lambda: None)
+NONE = Server({}, lambda: None, {})
 
 
 @contextmanager
@@ -67,17 +72,26 @@ def generation_server(
         "trust_remote_code": config.model.trust_remote_code,
         "log_level": "warning",
     }
+    refusals: list[str] = []
+
+    def heard(line: str) -> None:
+        if _REFUSAL.search(line):
+            refusals.append(line.strip())
+        on_line(line)
+
     worker = Worker(
         "tasks.vllm_server_worker",
         run.folder / "vllm_server",
         log=run.log_file("vllm_server"),
-        on_line=on_line,
+        on_line=heard,
         environment=QUIET | (prepare_environment(config) if on_cpu else only(gpus)),
     )
 
     def check() -> None:
         try:
             worker.check()
+            if refusals:
+                raise worker.failure(f"could not do what the trainer asked for ({refusals[0]})")
         except OutOfMemory as error:
             error.for_vllm = True  # smaller steps of the trainer's would not help
             raise
@@ -91,17 +105,24 @@ def generation_server(
             "vllm_server_port": port,
             "vllm_group_port": group_port,
         }
-        yield Server(told, check)
+        yield Server(told, check, _around_proxies())
     finally:
         worker.end()
 
 
 def healthy(address: str) -> bool:
-    """Whether a vLLM server answers there."""
+    """Whether a vLLM server answers there. One of this machine is asked directly, whatever proxies there are."""
     try:
-        return httpx.get(f"{address}/health", timeout=5).status_code == 200
+        return httpx.get(f"{address}/health", timeout=5, trust_env=HOST not in address).status_code == 200
     except httpx.HTTPError:
         return False
+
+
+def _around_proxies() -> dict[str, str]:
+    """The environment by which requests to this machine go to no proxy."""
+    exempt = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
+    listed = f"{exempt},{HOST}" if exempt else HOST
+    return {"no_proxy": listed, "NO_PROXY": listed}
 
 
 def _await_health(check: Callable[[], None], port: int, seconds: float, on_line: Callable[[str], None]) -> None:

@@ -5,10 +5,10 @@ from typing import Any
 import torch
 
 
-def randomise_adapter(model: Any, seed: int) -> None:
+def randomise_adapter(model: Any, seed: int, size: float = 0.05) -> None:
     """Give the LoRA adapter of `model` small random weights, where fresh ones are zero."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, values in model.named_parameters():
             if "lora_B" in name:
-                values.copy_(0.05 * torch.randn(values.shape, generator=generator))
+                values.copy_(size * torch.randn(values.shape, generator=generator))

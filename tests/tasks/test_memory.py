@@ -79,6 +79,27 @@ def test_where_vllm_finds_less_than_its_share_the_batch_is_left_alone(tmp_path):
     assert result["memory_changes"] == ["training.vllm_gpu_memory_utilization 0.3 → 0.2"]
 
 
+def test_where_vllm_says_what_is_free_it_gets_that_much_at_once(tmp_path):
+    given = config(use_vllm=True, vllm_gpu_memory_utilization=0.85)
+    said = "Free memory on device cuda:0 (18.5/24.0 GiB) on startup is less than desired GPU memory utilization (0.85, "
+
+    def work(settings: Config) -> dict[str, object]:
+        if settings.training.grpo["vllm_gpu_memory_utilization"] > 18.5 / 24:
+            raise OutOfMemory(said, 4, for_vllm=True)
+        return {}
+
+    result, _ = relieve(tmp_path / "memory.json", work, given)
+    assert result["memory_changes"] == ["training.vllm_gpu_memory_utilization 0.85 → 0.741"]
+
+
+def test_a_share_that_holds_no_completion_is_a_sentence_and_not_made_smaller():
+    signs = Signs()
+    signs.line("(EngineCore pid=6) ERROR 11-30 10:00:00 ValueError: No available memory for the cache blocks. Try")
+    signs.line("RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}")
+    found = signs.diagnosis("tasks.evaluate_worker", 1, None)
+    assert isinstance(found, UserError) and "raise evaluation.vllm_memory" in str(found)
+
+
 def test_a_servers_share_is_left_alone_where_the_trainers_memory_ran_out(tmp_path):
     server = {"use_vllm": True, "vllm_mode": "server", "vllm_server": {"memory": 0.9}}
     given = config(per_device_train_batch_size=2, num_generations=2, **server)

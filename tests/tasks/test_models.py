@@ -140,6 +140,80 @@ def test_weights_that_are_not_those_of_the_model_are_refused_before_anything_is_
         load_empty(str(folder), of, settings(folder))
 
 
+def test_weights_that_the_configuration_does_not_mean_are_warned_of(folder, capsys):
+    config_changed(folder, num_hidden_layers=1)
+    load_empty(str(folder), load_architecture(str(folder), settings(folder)), settings(folder))
+    found = capsys.readouterr().out
+    assert found.startswith("WARNING ") and "holds the weights model.layers.1." in found
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"hidden_size": 65}, "cannot be read as a model|cannot be loaded"),
+        ({"architectures": ["LlamaForSequenceClassification"]}, "is no causal language model, but a|lacks the weights"),
+        ({"model_type": "t5", "architectures": ["T5ForConditionalGeneration"]}, "is no causal language model|cannot"),
+    ],
+    ids=str,
+)
+def test_a_configuration_that_means_no_language_model_is_one_sentence(folder, changes, words):
+    config_changed(folder, **changes)
+    with pytest.raises(UserError, match=words):
+        load_empty(str(folder), load_architecture(str(folder), settings(folder)), settings(folder))
+
+
+def test_a_configuration_that_is_no_mapping_or_comes_with_broken_code_is_one_sentence(folder):
+    config_changed(folder, model_type="own", auto_map={"AutoConfig": "own.OwnConfig"})
+    (folder / "own.py").write_text("import of_nobody\n")
+    with pytest.raises(UserError, match="cannot be read as a model: .*of_nobody"):
+        load_architecture(str(folder), settings(folder, trust_remote_code=True))
+    (folder / "config.json").write_text("[]")
+    with pytest.raises(UserError, match="cannot be read as a model"):
+        load_architecture(str(folder), settings(folder))
+
+
+def config_changed(folder: Path, **values: object) -> None:
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | values))
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("models:/sums@champion", "flows.evaluate scores by --model; to train on from it, fetch it"),
+        ("/nowhere/at/all", "is neither a folder here nor a model that the hub gives; check the spelling"),
+    ],
+)
+def test_a_name_that_no_model_has_is_one_sentence(name, words):
+    with pytest.raises(UserError, match=words):
+        resolve_model(ModelSettings(name=name))
+
+
+def test_a_revision_of_a_folder_is_refused(folder):
+    with pytest.raises(UserError, match="model.revision is 'main', but model.name is the folder .*revision=null"):
+        resolve_model(settings(folder, revision="main"))
+
+
+def test_a_file_that_is_no_gguf_model_is_one_sentence(tmp_path, monkeypatch):
+    (tmp_path / "holds_no_model").mkdir()
+    (tmp_path / "holds_no_model" / "__init__.py").touch()
+    (tmp_path / "holds_no_model" / "a.gguf").write_bytes(b"GGUF, or so it says" * 10)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("GRPO_RUNS", str(tmp_path / "runs"))
+    with pytest.raises(UserError, match="a.gguf cannot be read as a GGUF model"):
+        resolve_model(ModelSettings(name="gguf:holds_no_model/a.gguf"))
+
+
+def test_a_model_that_names_a_temperature_and_does_not_sample_can_be_saved_again(folder, tmp_path):
+    ends = json.loads((folder / "generation_config.json").read_text())["eos_token_id"]
+    (folder / "generation_config.json").write_text(
+        json.dumps({"do_sample": False, "temperature": 0.6, "eos_token_id": ends})
+    )
+    model = load_model(str(folder), settings(folder), use_cpu=True)
+    model.save_pretrained(tmp_path / "again")
+    assert load_model(str(tmp_path / "again"), settings(folder), use_cpu=True).generation_config.eos_token_id == ends
+
+
 def test_quantized_weights_are_left_to_their_own_package(folder):
     config = json.loads((folder / "config.json").read_text())
     config["quantization_config"] = {"quant_method": "bitsandbytes", "load_in_4bit": True}
@@ -185,6 +259,7 @@ def test_a_tokenizer_by_which_no_completion_ends_is_refused(folder):
     [
         ("{{ raise_exception('System role not supported') }}", "System role not supported.*prompt.system to null"),
         ("{% for message in %}", "cannot write the prompt"),
+        ("Hello, how much is it?", "leaves the question out"),
     ],
 )
 def test_a_chat_template_that_cannot_write_the_prompt_is_one_sentence(folder, template, words):

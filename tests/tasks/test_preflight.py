@@ -2,14 +2,17 @@
 
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from transformers import GPT2Config, Qwen2Config
 
+from tasks import preflight_worker
 from tasks.config import load
 from tasks.errors import UserError
+from tasks.estimate import Machine
 from tasks.models import load_architecture, load_empty
 from tasks.preflight_worker import (
     check_device,
@@ -17,6 +20,7 @@ from tasks.preflight_worker import (
     check_launch,
     check_lora,
     check_precision,
+    check_quantized,
     check_server,
     disk_gib,
     positions,
@@ -27,7 +31,7 @@ from tasks.training_arguments import grpo_config, lora_config, weights_dtype
 
 def begin(folder: Path, **training: Any) -> None:
     config = load({"training": {"use_cpu": True} | training})
-    try_out(grpo_config(config, str(folder)))
+    try_out(grpo_config(config, str(folder)), config)
     lora_config(config)
 
 
@@ -42,7 +46,9 @@ def begin(folder: Path, **training: Any) -> None:
             "optim": "adamw_torch_fused",
         },
         {"top_k": 50, "min_p": 0.1, "repetition_penalty": 1.1, "generation_kwargs": {"num_beams": 1}},
-        {"sync_ref_model": True, "beta": 0.04},
+        {"sync_ref_model": True, "beta": 0.04, "lora": None},
+        {"max_steps": 2, "warmup_steps": 1},
+        {"max_steps": 1, "learning_rate": 0.0, "warmup_steps": 0.1},
         {"generation_kwargs": {"top_k": 20, "repetition_penalty": 1.2}},
     ],
     ids=str,
@@ -61,6 +67,12 @@ def test_what_can_be_done_is_begun(training, tmp_path):
         ({"cache_implementation": "nonsense"}, "training cannot begin"),
         ({"use_liger_kernel": True}, "training.use_liger_kernel needs liger-kernel; pip install it"),
         ({"sync_ref_model": True, "beta": 0.0}, "training.sync_ref_model needs a reference model"),
+        ({"sync_ref_model": True, "beta": 0.04}, "needs a reference model of its own, and with training.lora"),
+        (
+            {"max_steps": 1, "warmup_steps": 0.1},
+            "the learning rate at 0 in every step, .*training.warmup_steps=0",
+        ),
+        ({"generation_kwargs": {"stop": ["x"]}}, "has stop, which transformers' GenerationConfig does not know"),
         ({"accelerator_config": "nowhere.json"}, "TRL refuses the section training: .*; correct it"),
         ({"deepspeed": "nowhere.json"}, "TRL refuses the section training: .*; correct it"),
         ({"lora": {"r": 8, "lora_alpha": 16, "target_modules": ["q_proj"], "layers_pattern": "x"}}, "peft refuses"),
@@ -142,12 +154,13 @@ def test_where_a_driver_is_there_and_torch_finds_no_gpu_the_driver_is_named(tmp_
         ({"target_modules": "x["}, "training.lora does not fit"),
         ({"target_modules": ["q_proj"], "modules_to_save": ["nope"]}, "modules_to_save: .* has no module 'nope'"),
         ({"target_modules": ["q_proj"], "init_lora_weights": "corda"}, "training.lora does not fit"),
+        ({"target_modules": ["q_proj"], "rank_pattern": {"k_proj": 2}}, "rank_pattern: no module .* called 'k_proj'"),
+        ({"target_modules": ["q_proj"], "alpha_pattern": {"layers.9.q_proj": 2}}, "alpha_pattern: no module"),
+        ({"target_modules": ["q_proj"], "target_parameters": ["mlp.nothing"]}, "target_parameters: .*'mlp.nothing'"),
     ],
     ids=str,
 )
 def test_an_adapter_that_the_model_has_no_place_for_is_refused(lora, words, untrained_model):
-    from tasks.models import load_architecture, load_empty
-
     config = load({"model": {"name": str(untrained_model)}, "training": {"lora": lora}})
     of = load_architecture(str(untrained_model), config.model)
     with pytest.raises(UserError, match=words):
@@ -216,7 +229,65 @@ def test_a_whole_model_in_32_bits_is_counted_as_such(untrained_model, monkeypatc
     auto, half = sizes["auto"], sizes["bfloat16"]
     assert (auto.bytes_per_weight, auto.bytes_per_held, auto.bytes_per_trained) == (2, 4, 14)
     assert (half.bytes_per_weight, half.bytes_per_held, half.bytes_per_trained) == (2, 2, 6)
-    assert disk_gib(auto, whole("auto")) > disk_gib(half, whole("bfloat16"))
+    assert disk_gib(auto, whole("auto"), 2) > disk_gib(half, whole("bfloat16"), 2)
+
+
+def test_the_disk_is_counted_for_a_merged_model_in_the_precision_of_its_files(untrained_model):
+    config = load({"model": {"name": str(untrained_model), "dtype": "bfloat16"}, "training": {"use_cpu": True}})
+    of = load_architecture(str(untrained_model), config.model)
+    sizes = check_lora(lora_config(config), load_empty(str(untrained_model), of, config.model), of, config)
+    more = (disk_gib(sizes, config, 4) - disk_gib(sizes, config, 2)) * 2**30
+    assert more == pytest.approx(2 * 2 * sizes.weights, abs=1)
+
+
+def test_groups_that_only_several_processes_fill_pass_the_preflight(untrained_model, tmp_path, monkeypatch):
+    monkeypatch.setattr(preflight_worker, "check_device", lambda config: None)  # there are no four GPUs here
+    monkeypatch.setattr(preflight_worker, "check_training_devices", lambda config: None)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=2**34))
+    monkeypatch.setattr(preflight_worker, "measure", lambda *_: Machine(16.0, None, None))
+    training = {"processes": 4, "per_device_train_batch_size": 2, "num_generations": 8, "save_steps": 1}
+    config = load(
+        {
+            "model": {"name": str(untrained_model), "dtype": "float32"},
+            "training": training,
+            "evaluation": {"engine": "transformers"},
+        }
+    )
+    found = preflight_worker.preflight({"config": config.dump(), "trains": True, "scratch": str(tmp_path)})
+    assert found["model"]["path"] == str(untrained_model)
+
+
+def quantized(method: str) -> Qwen2Config:
+    how = {"load_in_4bit": True} if method == "bitsandbytes" else {}
+    return Qwen2Config(quantization_config={"quant_method": method} | how)
+
+
+@pytest.mark.parametrize(
+    ("changes", "engine", "words"),
+    [
+        ({"training.lora": None}, "transformers", r"training.lora: .* quantized \(bitsandbytes\), so only an adapter"),
+        ({"training.use_vllm": True}, "transformers", "training.use_vllm: .*; set training.use_vllm=false"),
+        ({}, "transformers", "registry.merged: .* would be rounded away; set registry.merged=false"),
+        ({"registry.merged": False}, "vllm", "evaluation.engine: .* vLLM does not read; set evaluation.engine=transf"),
+        ({"registry.merged": False}, "transformers", None),
+    ],
+    ids=str,
+)
+def test_quantized_weights_carry_an_adapter_and_nothing_more(changes, engine, words, monkeypatch):
+    monkeypatch.setattr("transformers.quantizers.quantizer_bnb_4bit.Bnb4BitHfQuantizer.validate_environment", nothing)
+    config = load({"model": {"name": "some/model"}, "training": {"use_cpu": True}}, changes)
+    with pytest.raises(UserError, match=words) if words else nullcontext():
+        check_quantized(config, quantized("bitsandbytes"), engine, trains=True)
+    check_quantized(config, quantized("bitsandbytes"), "transformers", trains=False)
+
+
+@pytest.mark.parametrize(("method", "words"), [("bitsandbytes", "bitsandbytes"), ("of-nobody", "of-nobody")])
+def test_a_way_to_quantize_that_nothing_here_reads_is_refused(method, words):
+    with pytest.raises(UserError, match=f"quantized in a way that cannot be read here .*{words}"):
+        check_quantized(load({}), quantized(method), "transformers", trains=False)
+
+
+def nothing(*_: object, **__: object) -> None: ...
 
 
 def test_the_room_of_a_model_is_known_unless_its_positions_are_stretched():

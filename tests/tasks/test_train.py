@@ -33,9 +33,11 @@ def test_trainer_and_server_see_gpus_of_their_own(monkeypatch):
 
 
 def test_vllm_on_a_gpu_is_told_what_it_needs_to_start_unless_the_user_says_otherwise(monkeypatch):
-    monkeypatch.delenv("VLLM_WORKER_MULTIPROC_METHOD", raising=False)
+    for name in ("VLLM_WORKER_MULTIPROC_METHOD", "VLLM_LORA_DISABLE_PDL"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("VLLM_USE_FLASHINFER_SAMPLER", "1")
     told = {"VLLM_WORKER_MULTIPROC_METHOD": "spawn", "VLLM_USE_FLASHINFER_SAMPLER": "1"}
+    told |= {"VLLM_LORA_DISABLE_PDL": "1"}
     assert only(["0"]) == told | {"CUDA_VISIBLE_DEVICES": "0"}
     known = Path(importlib.util.find_spec("vllm").origin).with_name("envs.py").read_text()
     assert all(f'"{name}": ' in known for name in VLLM_ON_GPUS)

@@ -3,7 +3,10 @@
 What it cannot show without two GPUs is the way of the weights from the trainer to the server, which goes by NCCL.
 """
 
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
 import httpx
 import psutil
@@ -14,7 +17,8 @@ from tasks.errors import OutOfMemory, UserError, WorkerFailed
 from tasks.memory import smaller_training_share
 from tasks.models import resolve_model
 from tasks.run import Run
-from tasks.vllm_server import generation_server
+from tasks.supervise import Worker
+from tasks.vllm_server import _around_proxies, generation_server, healthy
 
 SERVED = {"use_vllm": True, "vllm_mode": "server", "vllm_server": {"gpus": 2}}
 
@@ -97,4 +101,46 @@ def test_where_its_memory_runs_out_it_gets_less_and_not_the_trainer(run, monkeyp
     ):
         raise AssertionError("it cannot be ready")
     assert caught.value.for_vllm
-    assert smaller_training_share(load({"training": SERVED})) == {"training.vllm_server.memory": 0.6}
+    assert smaller_training_share(load({"training": SERVED})) == {"training.vllm_server.memory": 0.533}
+
+
+def test_a_server_that_does_not_take_the_weights_is_told_before_the_trainer_waits_for_ever(run, monkeypatch):
+    """vLLM's engine logs that, and goes on."""
+
+    class Saying(Worker):
+        def __init__(self, _module: str, *arguments: Any, **how: Any) -> None:
+            super().__init__("says", *arguments, **how)
+
+    program = run.folder / "says.py"
+    program.write_text(
+        "import sys, time, pathlib\n"
+        "while not pathlib.Path(sys.argv[1]).exists(): time.sleep(0.05)\n"
+        "print('(EngineCore pid=6) ERROR 12-01 Invocation of update_weights method failed', flush=True)\n"
+        "print('torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1 GiB', flush=True)\n"
+        "time.sleep(300)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(run.folder))
+    monkeypatch.setattr("tasks.vllm_server.Worker", Saying)
+    model = {"path": "", "identity": "", "dtype": "bfloat16"}
+    with (
+        pytest.raises(OutOfMemory, match="CUDA out of memory") as caught,
+        generation_server(run, load({"training": SERVED}), model, print),
+    ):
+        raise AssertionError("it cannot be ready")
+    assert caught.value.for_vllm
+
+
+def test_our_own_server_is_asked_past_any_proxy(monkeypatch):
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("NO_PROXY", "example.org")
+    monkeypatch.delenv("no_proxy", raising=False)
+
+    class Healthy(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+
+    with HTTPServer(("127.0.0.1", 0), Healthy) as server:
+        Thread(target=server.handle_request, daemon=True).start()
+        assert healthy(f"http://127.0.0.1:{server.server_port}")
+    assert _around_proxies() == {"no_proxy": "example.org,127.0.0.1", "NO_PROXY": "example.org,127.0.0.1"}

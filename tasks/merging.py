@@ -1,0 +1,51 @@
+"""A trained adapter with its base model: side by side as they were trained, or merged as the registry keeps them."""
+
+import shutil
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from peft import PeftModel, get_peft_model_state_dict
+from safetensors import safe_open
+
+from tasks.config import ModelSettings
+from tasks.models import load
+
+
+def with_adapter(base: Any, adapter: Path) -> PeftModel:
+    """`base` with the adapter on top, by peft.
+
+    Raises RuntimeError where weights of the adapter find no place in `base`: peft goes on without them.
+    """
+    model = PeftModel.from_pretrained(base, str(adapter))
+    with safe_open(adapter / "adapter_model.safetensors", "pt") as file:
+        saved = set(file.keys())
+    missing = get_peft_model_state_dict(model, save_embedding_layers=False).keys() - saved
+    if missing:
+        raise RuntimeError(
+            f"the adapter in {adapter} was trained in another model than {type(base).__name__}: it has no "
+            f"{min(missing)}, and {len(missing) - 1} others are missing too"
+        )
+    return model
+
+
+def write_merged(
+    path: str,
+    settings: ModelSettings,
+    adapter: Path,
+    tokenizer: Any,
+    folder: Path,
+    dtype: torch.dtype | Literal["auto"] = "auto",
+) -> None:
+    """The base model at `path`, in the dtype it was saved in, merged with the adapter, as a model in `folder`.
+
+    A folder that is there already is taken for whole, as it comes into being at once. To merge rounds: into weights
+    in bfloat16 only a part of a small update fits, so what is registered is to be evaluated from the same folder.
+    """
+    if folder.is_dir():
+        return
+    unfinished = folder.with_name(f"unfinished-{folder.name}")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    with_adapter(load(path, settings, dtype), adapter).merge_and_unload().save_pretrained(unfinished)
+    tokenizer.save_pretrained(unfinished)
+    unfinished.rename(folder)
