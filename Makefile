@@ -36,8 +36,11 @@ lock:  ## Resolve both lock files anew
 			--quiet -o deployments/requirements-$$lock.lock || exit 1; \
 	done
 
+# A vLLM for GPUs would take one, and the demo leaves them alone.
+DEMO := $(if $(filter cuda,$(LOCK)),training.use_vllm=false)
+
 demo: install  ## The whole pipeline in minutes on two CPU cores: no GPU, no hub, no server
-	$(BIN)/python -m flows.grpo deployments/demo.yaml $(SET)
+	$(BIN)/python -m flows.grpo deployments/demo.yaml $(DEMO) $(SET)
 
 # Files of tests that run side by side; most of a test is one process that imports, or waits for another one.
 JOBS ?= 2

@@ -1,6 +1,7 @@
 """What a run shows in the Prefect UI, and what it says at its end."""
 
 import statistics
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from prefect.artifacts import create_markdown_artifact
 from tasks.config import Config
 from tasks.metrics import series
 from tasks.outcome import Outcome
-from tasks.report import before_after_table, before_after_text, interruptions, verdict, write_report
+from tasks.report import before_after_table, before_after_text, interruptions, score_table, verdict, write_report
 from tasks.run import Run
 from tasks.tracking import Tracker
 
@@ -21,29 +22,45 @@ def show_gate(name: str, table: str) -> None:
     create_markdown_artifact(table, key=name.replace("_", "-"), description=f"What {name} found")
 
 
-def publish(run: Run, config: Config, tracker: Tracker, outcome: Outcome, version: dict[str, Any]) -> None:
-    """The report in the run folder, in MLflow and in Prefect, and the table on the terminal."""
-    links = {
-        "MLflow run": tracker.link,
-        "model version": tracker.version_link(version["name"], version["version"]),
-        "run folder": str(run.folder),
-    }
+def keep_answers(tracker: Tracker, summary: Mapping[str, Any], folder: str) -> list[Path]:
+    """Every answer of an evaluation, with its scores, in a folder of the MLflow run; the files here."""
+    tables = [Path(summary[name]) for name in ("results", "samples") if name in summary]
+    for table in tables:
+        tracker.artifact(table, folder)
+    return tables
+
+
+def say_scores(summary: Mapping[str, Any]) -> None:
+    """The scores of one evaluation, on the terminal."""
+    for line in score_table(summary).splitlines():
+        get_run_logger().info(line)
+
+
+def publish(run: Run, config: Config, tracker: Tracker, outcome: Outcome, version: Mapping[str, Any] | None) -> None:
+    """The report in the run folder, in MLflow and in Prefect, and the table on the terminal; `version` is what
+    `register` gave, where the run did not stop before it."""
+    links = {"MLflow run": tracker.link, "run folder": str(run.folder)}
+    title, reason = "Stopped after evaluate, as asked", "Nothing is registered."
+    if version:
+        links["model version"] = tracker.version_link(version["name"], version["version"])
+        title, reason = f"{version['name']} version {version['version']}: {version['outcome']}", version["reason"]
+    elif outcome.after["merged"]:
+        links["merged model"] = outcome.after["merged"]
     if again := interruptions(run):
         tracker.tags({"begun_more_than_once": again})
-    report = write_report(run, config, outcome, version=version, links=links)
+    report = write_report(run, config, outcome, title=title, reason=reason, links=links)
     for path in (report, report.with_name("curve.png")):
         tracker.artifact(path, "report")
     where = "\n".join(f"- {words}: {link}" for words, link in links.items())
     create_markdown_artifact(
-        f"# {version['name']} version {version['version']}: {version['outcome']}\n\n{version['reason']}\n\n"
-        f"{before_after_table(outcome.before, outcome.after, outcome.gain)}\n\n{where}\n",
+        f"# {title}\n\n{reason}\n\n{before_after_table(outcome.before, outcome.after, outcome.gain)}\n\n{where}\n",
         key="before-after",
         description=verdict(outcome.gain),
     )
     logger = get_run_logger()
     for line in before_after_text(outcome.before, outcome.after, outcome.gain).splitlines():
         logger.info(line)
-    logger.info("%s version %s: %s. %s", version["name"], version["version"], version["outcome"], version["reason"])
+    logger.info("%s. %s", title, reason)
     for words, link in (links | {"report": str(report)}).items():
         logger.info("%s: %s", words, link)
 

@@ -5,13 +5,13 @@ prefect deployment run evaluate/gsm8k --param model=Qwen/Qwen2.5-1.5B-Instruct
 """
 
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 from prefect import State, flow, get_run_logger
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
+from flows.artifacts import keep_answers, say_scores
 from flows.beginning import begin
 from flows.hooks import end_record
 from flows.shared_stages import ingest, preflight, prompt_lengths, score_untrained, validate
@@ -20,7 +20,7 @@ from flows.tags import run_tags
 from tasks.config import RegistrySettings, load
 from tasks.errors import UserError
 from tasks.preflight import PreflightWorker
-from tasks.report import score_table, score_text
+from tasks.report import score_text
 from tasks.run import read_json, runs_root, write_json
 from tasks.tracking import Tracker
 from tasks.versions import FetchedVersion, fetch_version
@@ -93,12 +93,9 @@ def _run(context: Context, model: str) -> State:
     ) as tracker:
         result = score(context, data, found["model"])
         tracker.evaluation("eval", result)
-        tables = [Path(result[name]) for name in ("results", "samples") if name in result]
-        for table in tables:
-            tracker.artifact(table, "evaluation")
+        tables = keep_answers(tracker, result, "evaluation")
         tracker.finish("FINISHED")
-    for line in score_table(result).splitlines():
-        get_run_logger().info(line)
+    say_scores(result)
     get_run_logger().info("every answer: %s; MLflow run: %s", ", ".join(map(str, tables)), tracker.link)
     return Completed(message=f"{model}: {score_text(result)}")
 

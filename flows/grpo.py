@@ -13,7 +13,15 @@ from prefect import State, flow, get_run_logger
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
-from flows.artifacts import against_estimate, completions_table, measured, publish, show_gate
+from flows.artifacts import (
+    against_estimate,
+    completions_table,
+    keep_answers,
+    measured,
+    publish,
+    say_scores,
+    show_gate,
+)
 from flows.beginning import begin
 from flows.hooks import end_record
 from flows.run_id import run_id
@@ -165,7 +173,9 @@ def _train_and_judge(
     """From the model as it is to a version in the registry."""
     before = baseline(context, data, model)
     tracker.evaluation("baseline", before)
+    keep_answers(tracker, before, "baseline")
     if until == "baseline":
+        say_scores(before)
         return _stopped(until, tracker)
     trained = train(context, tracker, data, model)
     took = measured(context.run, trained)
@@ -175,9 +185,11 @@ def _train_and_judge(
         return _stopped(until, tracker)
     after = evaluate(context, data, trained)
     tracker.evaluation("eval", after, step=trained["steps"])
+    keep_answers(tracker, after, "evaluation")
     outcome = Outcome(data, trained, before, after)
     tracker.comparison(outcome.gain, step=trained["steps"])
     if until == "evaluate":
+        publish(context.run, context.config, tracker, outcome, None)
         return _stopped(until, tracker)
     version = register(context, tracker, outcome)
     publish(context.run, context.config, tracker, outcome, version)

@@ -1,5 +1,6 @@
 """Stage: what a model answers, greedily, to questions it was not trained on; before and after, by one protocol."""
 
+import os
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -141,7 +142,11 @@ def baseline(
 ) -> dict[str, Any]:
     """Score the start model once for all runs that share model, questions, prompt, rewards and protocol."""
 
+    asked = False
+
     def make(folder: Path) -> None:
+        nonlocal asked
+        asked = True
         result = evaluate(
             run, config, stage="baseline", rows=rows, model=model["path"], adapter=None, folder=folder, on_line=on_line
         )
@@ -149,6 +154,8 @@ def baseline(
 
     folder = stored("baselines", baseline_key(run, config, rows_digest, model), make)
     run.link("baseline", folder)
+    if not asked:
+        on_line("the same has been asked before: answers, scores and seconds are those in the store")
     scores = read_json(folder / "summary.json")
     # It was made under another name.
     return scores | {name: str(folder / f"{name}.parquet") for name in ("results", "samples") if name in scores}
@@ -199,6 +206,7 @@ QUIET = {
     "VLLM_LOGGING_LEVEL": "ERROR",
     "PYTHONWARNINGS": "ignore",
     "TORCH_CPP_LOG_LEVEL": "ERROR",
+    "TORCH_LOGS": os.environ.get("TORCH_LOGS", "-torch._library.triton"),  # that there is no Triton on a CPU
     "TQDM_DISABLE": "1",  # the bars of loading and converting; `generate.progress_bar` shows itself all the same
     "TRANSFORMERS_VERBOSITY": "error",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",

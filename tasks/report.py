@@ -177,11 +177,11 @@ def curve(metrics: Path, path: Path, *, before: Summary, after: Summary, step: i
 
 
 def write_report(
-    run: Run, config: Config, outcome: Outcome, *, version: Mapping[str, Any], links: Mapping[str, str]
+    run: Run, config: Config, outcome: Outcome, *, title: str, reason: str, links: Mapping[str, str]
 ) -> Path:
     """Write `report.md` and `curve.png` into the run folder; give the path of the report.
 
-    `version` is what `register` gave, and `links` maps words to where to look.
+    `title` and `reason` say what became of the model, and `links` maps words to where to look.
     """
     data, trained, before, after = outcome.data, outcome.trained, outcome.before, outcome.after
     picture = run.folder / "curve.png"
@@ -190,8 +190,8 @@ def write_report(
     rewards = [value for _, value in series(metrics, "train/reward")]
     again = interruptions(run)
     parts = [
-        f"# {version['name']}, version {version['version']}: {version['outcome']}",
-        f"{version['reason']}",
+        f"# {title}",
+        reason,
         before_after_table(before, after, outcome.gain),
         f"![Reward and accuracy by step]({picture.name})",
         f"Training reward by step: {sparkline(_thinned(rewards, 60))}" if rewards else "",

@@ -242,15 +242,26 @@ class _Output:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._pipe, selectors.EVENT_READ)
         self._pending = b""
+        self._redrawing = False
         self.open = True
         os.set_blocking(self._pipe.fileno(), False)
 
     def read(self, timeout: float) -> bool:
-        """Wait for output and hand it on; False if there was none."""
-        if not self.open or not self._selector.select(timeout):
+        """Wait for output and hand it on; False if there was none.
+
+        A progress bar ends what it draws with the next drawing, so it is handed on as soon as nothing follows.
+        """
+        if not self.open:
+            return False
+        if not self._selector.select(timeout):
+            if self._redrawing and self._pending:
+                self._emit(self._pending)
+                self._pending = b""
             return False
         data = os.read(self._pipe.fileno(), 1 << 16)
         self.open = bool(data)
+        if ends := _LINE_END.findall(data):
+            self._redrawing = ends[-1].endswith(b"\r")
         *lines, self._pending = _LINE_END.split(self._pending + data)
         for line in lines + ([] if data else [self._pending]):
             self._emit(line)

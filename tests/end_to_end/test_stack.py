@@ -75,6 +75,13 @@ def test_make_up_starts_all_and_make_down_ends_exactly_that(stack, prefect_serve
     again = stack.make("up")
     assert again.returncode == 0 and "running already" in again.stdout
     assert stack.processes()[0] == started[0]
+    assert f"export PREFECT_API_URL={api}" in again.stdout
+    ours, stack.mlflow_port = stack.mlflow_port, 1
+    elsewhere = stack.make("up")
+    assert elsewhere.returncode and f"running already, with PREFECT_PORT={stack.prefect_port} MLFLOW_PORT={ours};" in (
+        elsewhere.stderr
+    )
+    stack.mlflow_port = ours
 
     down = stack.make("down")
     assert down.returncode == 0, down.stdout + down.stderr

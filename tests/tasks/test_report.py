@@ -217,13 +217,14 @@ def test_the_report_holds_scores_curve_answers_and_links(runs):
             before=BEFORE | {"results": str(before), "engine": "vllm"},
             after=AFTER | {"results": str(after), "engine": "transformers"},
         ),
-        version={"name": "sums", "version": "3", "outcome": "promoted", "reason": "It is better: against version 2."},
+        title="sums version 3: promoted",
+        reason="It is better: against version 2.",
         links={"MLflow run": "http://127.0.0.1:5000/#/experiments/1/runs/2"},
     )
     text = report.read_text()
     assert report == run.folder / "report.md" and (run.folder / "curve.png").stat().st_size > 10_000
     for words in (
-        "# sums, version 3: promoted",
+        "# sums version 3: promoted",
         "It is better: against version 2.",
         "| Accuracy, strict | 25.0 % ± 2.0 |",
         "![Reward and accuracy by step](curve.png)",
@@ -238,7 +239,7 @@ def test_the_report_holds_scores_curve_answers_and_links(runs):
     tokens = MarkdownIt().parse(text)
     headings = [tokens[at + 1].content for at, token in enumerate(tokens) if token.type == "heading_open"]
     assert headings == [
-        "sums, version 3: promoted",
+        "sums version 3: promoted",
         "What was trained",
         "Answers before and after",
         "Where to look",

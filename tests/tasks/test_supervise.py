@@ -52,6 +52,11 @@ PROGRAM = """
             open("/dev/full", "w").write("x" * 100_000)
         if job["do"] == "progress":
             sys.stdout.write("10%\\r20%\\rdone\\n")
+        if job["do"] == "draw and wait":
+            sys.stdout.write("\\r10%\\r20%")
+            sys.stdout.flush()
+            while not os.path.exists(job["seen"]):
+                time.sleep(0.05)
         if job["do"] == "linger":
             child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
             print("pids", os.getpid(), child.pid, flush=True)
@@ -272,6 +277,20 @@ def test_each_redrawing_of_a_progress_bar_is_a_line(worker, tmp_path):
 
 def parts(folder: Path, *jobs: dict[str, object]) -> list[Part]:
     return [Part(job, folder / f"part-{place}", folder / f"{place}.log") for place, job in enumerate(jobs)]
+
+
+def test_the_newest_drawing_of_a_progress_bar_is_seen_before_the_next_one(worker, tmp_path):
+    seen = tmp_path / "seen"
+    heard: list[str] = []
+
+    def on_line(line: str) -> None:
+        heard.append(line)
+        if line == "20%":
+            seen.touch()
+
+    job = {"do": "draw and wait", "seen": str(seen)}
+    run_job(worker, job, tmp_path / "job", log=tmp_path / "log", on_line=on_line, time_limit=20)
+    assert heard == ["10%", "20%"]
 
 
 def test_workers_beside_each_other_give_their_results_in_order_and_one_of_them_is_heard(worker, tmp_path):
