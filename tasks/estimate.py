@@ -14,6 +14,7 @@ from tasks.memory import smaller_step
 
 FRAMEWORK_GIB = 1.2  # torch, transformers and TRL themselves; on a GPU the CUDA context
 TILE_TOKENS, TILE_WIDTH = 4096, 32768  # of TRL's fused head; on a CPU the whole vocabulary is one tile
+PACKED_GIB = 2.0  # of weights on their way to a server, in two of vLLM's buffers
 EFFICIENCY = 0.4  # of the speed of one large product, that a whole model reaches
 FITS = 0.95  # of what is there, that an estimate may reach
 # On a GPU a small model waits for its kernels to be launched: seconds per layer, of a decode step by vLLM's graphs, and
@@ -105,7 +106,10 @@ def estimate(config: Config, architecture: Architecture, machine: Machine, promp
     }
     if config.training.lora is None and grpo.get("beta"):  # an adapter is switched off for it
         held["reference model"] = architecture.weights * architecture.bytes_per_held / GIB
+    computed = architecture.bytes_per_weight
     vllm = _vllm(config, architecture, machine)
+    if config.training.vllm == "server":
+        held["weights on their way to the server"] = min(PACKED_GIB, architecture.weights * computed / GIB)
     sleeps = SHARE in vllm and grpo.get("vllm_enable_sleep_mode")  # and gives its share back before a step
     if not sleeps:
         held |= vllm
@@ -191,9 +195,16 @@ def _shared_keys(config: Config, of: Architecture, tokens: int) -> float:
 
 
 def _logits(config: Config, of: Architecture, tokens: int) -> float:
-    """Bytes of the tile of logits that TRL's fused head holds at a time, in the dtype, in 32 bits, and its gradient."""
-    width = of.vocabulary if config.training.on_cpu else min(of.vocabulary, TILE_WIDTH)
-    return float(min(tokens, TILE_TOKENS) * width * (2 * of.bytes_per_weight + 4))
+    """Bytes of the tile of logits that TRL's fused head holds at a time.
+
+    On a GPU its kernels work in place, in the dtype, and what is held besides are gradients in 32 bits: of the hidden
+    states, and of the head where that is trained. On a CPU it is the tile in the dtype, in 32 bits, and its gradient.
+    """
+    if config.training.on_cpu:
+        return float(min(tokens, TILE_TOKENS) * of.vocabulary * (2 * of.bytes_per_weight + 4))
+    tile = min(tokens, TILE_TOKENS) * min(of.vocabulary, TILE_WIDTH) * of.bytes_per_weight
+    head = of.vocabulary * of.hidden * 4 if config.training.lora is None else 0
+    return float(tile + tokens * of.hidden * 4 + head)
 
 
 def _kv_cache(config: Config, of: Architecture, length: int) -> float:

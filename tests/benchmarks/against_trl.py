@@ -18,7 +18,7 @@ REWARDS = [{"name": "int"}, {"name": "length", "target": 60, "weight": 0.01}]
 
 # As somebody would write it who has only TRL: no gates, no record, no registry.
 BARE = """
-import json, resource, sys, time
+import json, os, sys
 import pandas as pd, torch
 from datasets import Dataset
 from peft import LoraConfig
@@ -48,6 +48,8 @@ trainer.train()
 trainer.save_model(given["folder"])
 steps = [one for one in trainer.state.log_history if "reward" in one]
 print(json.dumps({"rewards": [one["reward"] for one in steps], "steps": [one["step_time"] for one in steps]}))
+sys.stdout.flush()
+os._exit(0)  # what vLLM and CUDA take to be cleared away is no training
 """
 
 PREPARE = """
@@ -57,6 +59,8 @@ from tasks.config import load
 from tasks.ingest import ingest
 from tasks.models import pick_dtype, resolve_model
 config = load(sys.argv[1])
+if config.training.vllm:
+    import vllm  # once, before anything is timed: from then on its many modules are compiled
 print(json.dumps({"model": resolve_model(config.model)["path"],
     "rows": str(Path(ingest(config.data)["folder"]) / "train.parquet"),
     "dtype": str(pick_dtype(config.model, config.training.on_cpu)).removeprefix("torch.")}))
@@ -131,7 +135,9 @@ def run_flow(config: Path, environment: Mapping[str, str], until: str = "train")
                 stages[found[2]] = (at - begun[found[2]]).total_seconds() % 86400
             else:
                 begun[found[2]] = at
-    [run] = [Path(found[1]) for line in done.stderr.splitlines() if (found := re.search(r"run folder: (\S+)", line))]
+    said = re.search(r"run folder: (\S+)", done.stderr)
+    assert said
+    run = Path(said[1])
     lines = [json.loads(line)["metrics"] for line in (run / "train" / "metrics.jsonl").read_text().splitlines()]
     logged = [line for line in lines if "train/reward" in line]
     return FlowTimed(

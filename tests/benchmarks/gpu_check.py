@@ -93,6 +93,11 @@ def compare(bare: Timed, flow: FlowTimed) -> list[Row]:
     ]
 
 
+def caches(folder: Path) -> dict[str, str]:
+    """Where one of the two keeps what it compiles: the other would else find graphs and kernels there."""
+    return {"VLLM_CACHE_ROOT": str(folder / "vllm"), "TRITON_CACHE_DIR": str(folder / "triton")}
+
+
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="gpu_check.py", description=__doc__.splitlines()[0])
     parser.add_argument("--cpu", action="store_true", help="train on the CPU, without vLLM")
@@ -117,11 +122,9 @@ def main(arguments: Sequence[str]) -> int:
             cpu_shortcuts=False,
         )
         print(f"{given.steps} steps by a bare TRL script …", flush=True)
-        # Each compiles its own graphs: those of the first would else be there for the second.
-        bare = run_bare(config, values, environment | {"VLLM_CACHE_ROOT": str(folder / "cache-of-the-script")})
+        bare = run_bare(config, values, environment | caches(folder / "script"))
         print("the same by the flow, with an evaluation before and after …", flush=True)
-        cache = {"VLLM_CACHE_ROOT": str(folder / "cache-of-the-flow")}
-        flow = run_flow(config, environment | cache, until="evaluate")
+        flow = run_flow(config, environment | caches(folder / "flow"), until="evaluate")
         rows = compare(bare, flow)
         scores = json.loads((flow.run / "results" / "evaluate.json").read_text())
     print(f"\n{'':46} {'':>10} {'':>10} {'ratio':>7}  aim")

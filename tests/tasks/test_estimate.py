@@ -110,8 +110,20 @@ def test_a_whole_model_with_a_penalty_has_a_second_one_to_refer_to():
 
 def test_of_the_logits_no_more_is_counted_than_trl_holds_at_a_time():
     longer = {"training.per_device_train_batch_size": 8, "training.max_completion_length": 2048}
-    found = needs(load("deployments/gsm8k.yaml", longer | {"training.gradient_accumulation_steps": 4}))
-    assert found.learning["logits"] == pytest.approx(4096 * 32768 * 8 / 2**30)
+    changes = longer | {"training.gradient_accumulation_steps": 4}
+    gradient = 8 * 2048 * 1536 * 4
+    found = needs(load("deployments/gsm8k.yaml", changes))
+    assert found.learning["logits"] == pytest.approx((4096 * 32768 * 2 + gradient) / 2**30)
+    whole = needs(load("deployments/gsm8k.yaml", changes | {"training.lora": None}))
+    assert whole.learning["logits"] - found.learning["logits"] == pytest.approx(151_936 * 1536 * 4 / 2**30)
+    on_cpu = needs(load("deployments/gsm8k.yaml", changes | {"training.use_cpu": True}))
+    assert on_cpu.learning["logits"] == pytest.approx(4096 * 151_936 * 8 / 2**30)
+
+
+def test_a_trainer_beside_a_server_holds_the_weights_that_it_sends():
+    server = {"training.vllm_mode": "server", "training.vllm_server": {"gpus": 1}}
+    found = needs(load("deployments/gsm8k.yaml", server))
+    assert found.held["weights on their way to the server"] == 2.0 and "vLLM's share" not in found.held
 
 
 def test_a_step_takes_longer_with_more_to_generate_and_to_learn_from():
