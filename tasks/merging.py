@@ -9,7 +9,7 @@ from peft import PeftModel, get_peft_model_state_dict
 from safetensors import safe_open
 
 from tasks.config import ModelSettings
-from tasks.models import load
+from tasks.models import load, save_tokenizer
 
 
 def with_adapter(base: Any, adapter: Path) -> PeftModel:
@@ -47,5 +47,5 @@ def write_merged(
     unfinished = folder.with_name(f"unfinished-{folder.name}")
     shutil.rmtree(unfinished, ignore_errors=True)
     with_adapter(load(path, settings, dtype), adapter).merge_and_unload().save_pretrained(unfinished)
-    tokenizer.save_pretrained(unfinished)
+    save_tokenizer(tokenizer, path, settings, unfinished)
     unfinished.rename(folder)

@@ -4,6 +4,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import shutil
 import warnings
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +27,8 @@ from tasks.model_folder import folder_digest
 from tasks.prompts import build_prompt, encode, teach_opening
 from tasks.run import require_disk, stored
 
+# What a model that sees too needs beside its tokenizer, above all where vLLM loads it.
+PROCESSORS = ("processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json")
 SAFE_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 
 
@@ -191,6 +194,15 @@ def load(path: str, settings: ModelSettings, dtype: torch.dtype | Literal["auto"
 def load_model(path: str, settings: ModelSettings, use_cpu: bool) -> Any:
     """`load` in the dtype of `pick_dtype`, on the CPU."""
     return load(path, settings, pick_dtype(settings, use_cpu))
+
+
+def save_tokenizer(tokenizer: Any, path: str, settings: ModelSettings, folder: Path) -> None:
+    """The tokenizer, and what else of the model at `path` turns input into tokens, beside weights in `folder`."""
+    tokenizer.save_pretrained(folder)
+    for name in PROCESSORS:
+        found = cached_file(path, name, revision=_revision(path, settings), _raise_exceptions_for_missing_entries=False)
+        if found is not None:
+            shutil.copyfile(found, folder / name)
 
 
 def make_savable(model: Any) -> None:

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from tasks.config import Config
 from tasks.errors import UserError
 from tasks.merging import with_adapter, write_merged
-from tasks.models import load, load_tokenizer
+from tasks.models import load, load_tokenizer, save_tokenizer
 from tasks.prompts import build_prompt, template_arguments
 from tasks.run import require_disk
 from tasks.worker import run_worker
@@ -92,7 +92,7 @@ def _save(model: Any, adapter: Path | None, config: Config, job: dict[str, Any],
     )
     if not alone:
         # So that transformers alone loads it from there; MLflow keeps its own tokenizer elsewhere.
-        tokenizer.save_pretrained(folder / "model")
+        save_tokenizer(tokenizer, base, config.model, folder / "model")
         (folder / "model" / "README.md").write_text(job["card"], encoding="utf-8")
         if os.path.isdir(base):
             (folder / "LICENSE.txt").unlink()  # it says that the hub has none for the path of a folder

@@ -34,6 +34,7 @@ def seeing(untrained_model: Path, tmp_path_factory: pytest.TempPathFactory) -> M
     config = transformers.Qwen3_5Config(text_config=text, vision_config=vision, tie_word_embeddings=True, **tokens)
     transformers.Qwen3_5ForConditionalGeneration(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    (folder / "preprocessor_config.json").write_text('{"image_processor_type": "Qwen2VLImageProcessor"}')
     return ModelSettings(name=str(folder), dtype="float32")
 
 
@@ -72,6 +73,8 @@ def test_merged_into_a_model_that_sees_too_the_adapter_is_still_there(seeing, ad
         beside = with_adapter(load(seeing.name, seeing, torch.float32), adapter)(ids).logits
         merged = load(str(tmp_path / "merged"), seeing, torch.float32)(ids).logits
     assert (merged - before).abs().max() > 0.01
+    pictures = [Path(where) / "preprocessor_config.json" for where in (seeing.name, tmp_path / "merged")]
+    assert pictures[0].read_bytes() == pictures[1].read_bytes()
     torch.testing.assert_close(merged, beside, atol=1e-4, rtol=1e-3)
     written = {path: path.stat().st_mtime_ns for path in (tmp_path / "merged").iterdir()}
     write_merged(seeing.name, seeing, adapter, tokenizer, tmp_path / "merged")
