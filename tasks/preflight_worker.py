@@ -57,11 +57,13 @@ def preflight(job: dict[str, Any]) -> dict[str, Any]:
         try_out(grpo_config(config, output_dir=job["scratch"], per_device_train_batch_size=batch), config)
     dtype = pick_dtype(config.model, config.training.on_cpu)
     model = resolve_model(config.model)
-    check_prompt(load_tokenizer(model["path"], config.model, config.prompt), config.model, config.prompt)
+    tokenizer = load_tokenizer(model["path"], config.model, config.prompt)
+    check_prompt(tokenizer, config.model, config.prompt)
     architecture = load_architecture(model["path"], config.model)
     engine, why = choose_engine(config)
     check_quantized(config, architecture, engine, job["trains"])
     empty = load_empty(model["path"], architecture, config.model)
+    check_vocabulary(tokenizer, empty, config)
     if not config.training.on_cpu and getattr(architecture, "quantization_config", None) is None:
         memory = torch.cuda.get_device_properties(0).total_memory / 2**30
         check_evaluation(config, engine, sum(weight.numel() for weight in empty.parameters()) * dtype.itemsize, memory)
@@ -158,6 +160,17 @@ def check_launch(config: Config) -> None:
 def check_vllm(config: Config) -> None:
     if config.training.vllm and (fault := vllm_fault(config.training.on_cpu)):
         raise UserError(f"training.use_vllm is set, but {fault}; {INSTALL}, or set training.use_vllm=false")
+
+
+def check_vocabulary(tokenizer: Any, model: Any, config: Config) -> None:
+    """Raise UserError where the model has no place for tokens that every completion needs."""
+    places = model.get_input_embeddings().weight.shape[0]
+    for name in ("eos_token", "pad_token"):
+        if (token := getattr(tokenizer, f"{name}_id")) >= places:
+            raise UserError(
+                f"model.name: the tokenizer of {config.model.name} has {getattr(tokenizer, name)!r} ({name}) as token "
+                f"{token}, but the model knows {places}; save the tokenizer that belongs to the model beside it"
+            )
 
 
 def check_quantized(config: Config, architecture: Any, engine: str, trains: bool) -> None:

@@ -13,7 +13,7 @@ from tasks import preflight_worker
 from tasks.config import load
 from tasks.errors import UserError
 from tasks.estimate import Machine
-from tasks.models import load_architecture, load_empty
+from tasks.models import load_architecture, load_empty, load_tokenizer
 from tasks.preflight_worker import (
     check_device,
     check_evaluation,
@@ -22,6 +22,7 @@ from tasks.preflight_worker import (
     check_precision,
     check_quantized,
     check_server,
+    check_vocabulary,
     disk_gib,
     positions,
     try_out,
@@ -255,6 +256,16 @@ def test_groups_that_only_several_processes_fill_pass_the_preflight(untrained_mo
     )
     found = preflight_worker.preflight({"config": config.dump(), "trains": True, "scratch": str(tmp_path)})
     assert found["model"]["path"] == str(untrained_model)
+
+
+def test_a_tokenizer_whose_end_the_model_does_not_know_is_refused(untrained_model):
+    config = load({"model": {"name": str(untrained_model)}})
+    empty = load_empty(str(untrained_model), load_architecture(str(untrained_model), config.model), config.model)
+    tokenizer = load_tokenizer(str(untrained_model), config.model, config.prompt)
+    check_vocabulary(tokenizer, empty, config)
+    tokenizer.add_special_tokens({"eos_token": "<|nowhere|>"})
+    with pytest.raises(UserError, match=r"has '<\|nowhere\|>' \(eos_token\) as token \d+, but the model knows \d+;"):
+        check_vocabulary(tokenizer, empty, config)
 
 
 def quantized(method: str) -> Qwen2Config:
