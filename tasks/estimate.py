@@ -46,6 +46,8 @@ class Architecture:
     bytes_per_trained: int
     """Of a trained weight's gradient and Adam's two moments, of an adapter's weight itself, and of the copy in 16 bits
     that autocast makes of a trained weight in 32."""
+    reward_weights: int = 0
+    """Of all reward models, which are held as the model is."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,8 @@ def estimate(config: Config, architecture: Architecture, machine: Machine, promp
         held["reference model"] = architecture.weights * architecture.bytes_per_held / GIB
     computed = architecture.bytes_per_weight
     vllm = _vllm(config, architecture, machine)
+    if architecture.reward_weights:
+        held["reward models"] = architecture.reward_weights * architecture.bytes_per_held / GIB
     if config.training.vllm == "server":
         held["weights on their way to the server"] = min(PACKED_GIB, architecture.weights * computed / GIB)
     sleeps = SHARE in vllm and grpo.get("vllm_enable_sleep_mode")  # and gives its share back before a step

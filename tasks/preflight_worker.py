@@ -8,7 +8,7 @@ import re
 import shutil
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.util import find_spec
 from typing import Any, cast
 
@@ -51,7 +51,7 @@ def preflight(job: dict[str, Any]) -> dict[str, Any]:
         check_vllm(config)
         check_server(config)
         check_precision(config)
-        check_reward_models(config)
+        judges = check_reward_models(config)
         # Here is one process; the groups are to divide what all of them take together.
         batch = config.training.step_size
         try_out(grpo_config(config, output_dir=job["scratch"], per_device_train_batch_size=batch), config)
@@ -81,7 +81,7 @@ def preflight(job: dict[str, Any]) -> dict[str, Any]:
                 f"model.name: config.json of {config.model.name} does not say by which class the model is trained "
                 "(architectures); save the model anew with save_pretrained"
             )
-        sizes = check_lora(lora_config(config), empty, architecture, config)
+        sizes = replace(check_lora(lora_config(config), empty, architecture, config), reward_weights=judges)
         saved = architecture.dtype or architecture.get_text_config().dtype or torch.float32
         found |= {
             "disk_gib": disk_gib(sizes, config, saved.itemsize),
@@ -225,17 +225,19 @@ def check_precision(config: Config) -> None:
     )
 
 
-def check_reward_models(config: Config) -> None:
-    """Raise UserError for a reward model that only the trainer would miss."""
+def check_reward_models(config: Config) -> int:
+    """How many weights the reward models have together. Raises UserError for one that only the trainer would miss."""
+    weights = 0
     for reward in config.rewards.functions:
         if not is_model_name(reward.name):
             continue
-        check_reward_model(reward.name, config.model.trust_remote_code)
+        weights += check_reward_model(reward.name, config.model.trust_remote_code)
         print(
             f"WARNING the reward model {reward.name} counts in training alone; validation, evaluation and promotion go "
             "by the other rewards",
             flush=True,
         )
+    return weights
 
 
 def check_server(config: Config) -> None:

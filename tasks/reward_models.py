@@ -16,8 +16,9 @@ from tasks.memory import is_out_of_memory
 from tasks.models import has_no_safe_weights, has_safe_weights
 
 
-def check_reward_model(name: str, trust_remote_code: bool) -> None:
-    """Raise UserError for what would stop the trainer, or give scores of weights that nobody has trained."""
+def check_reward_model(name: str, trust_remote_code: bool) -> int:
+    """How many weights it has. Raises UserError for what would stop the trainer, or give scores of weights that nobody
+    has trained."""
     try:
         architecture = AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=trust_remote_code)
@@ -38,6 +39,9 @@ def check_reward_model(name: str, trust_remote_code: bool) -> None:
         )
     if not safe:
         raise has_no_safe_weights(f"rewards.functions: {name!r}")
+    with torch.device("meta"):
+        empty: Any = AutoModelForSequenceClassification.from_config(architecture, trust_remote_code=trust_remote_code)
+    return sum(weight.numel() for weight in empty.parameters())
 
 
 def load_reward_model(name: str, dtype: torch.dtype, trust_remote_code: bool) -> Any:

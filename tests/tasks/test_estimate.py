@@ -120,6 +120,11 @@ def test_of_the_logits_no_more_is_counted_than_trl_holds_at_a_time():
     assert on_cpu.learning["logits"] == pytest.approx(4096 * 151_936 * 8 / 2**30)
 
 
+def test_reward_models_take_their_place_beside_the_model():
+    with_judge = needs(load("deployments/gsm8k.yaml"), architecture=replace(QWEN, reward_weights=QWEN.weights))
+    assert with_judge.held["reward models"] == with_judge.held["weights"]
+
+
 def test_a_trainer_beside_a_server_holds_the_weights_that_it_sends():
     server = {"training.vllm_mode": "server", "training.vllm_server": {"gpus": 1}}
     found = needs(load("deployments/gsm8k.yaml", server))

@@ -37,9 +37,10 @@ def test_one_that_is_whole_passes_and_is_said_to_count_in_training_alone(judge, 
     path.write_text("rewards: {functions: [{name: int}, {name: my/judge-0.6B}]}")
     config = load(path, {"training.seed": 1})
     assert [reward.label for reward in config.rewards.functions] == ["int", "judge-0.6B"]
-    check_reward_models(config)
+    weights = check_reward_models(config)
     assert f"WARNING the reward model {judge} counts in training alone" in capsys.readouterr().out
     assert load_reward_model(str(judge), torch.float32, False).score.out_features == 1
+    assert weights == sum(one.numel() for one in load_reward_model(str(judge), torch.float32, False).parameters())
 
 
 def test_what_is_none_is_refused(judge, tmp_path, untrained_model):
