@@ -1,5 +1,6 @@
 """Worker: one model's answers to one split, or to its share of it, scored. Started by `tasks.evaluate`."""
 
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -53,7 +54,9 @@ def evaluate(job: dict[str, Any]) -> dict[str, Any]:
             write_merged(model, config.model, adapter, tokenizer, merged)
         while not merged.is_dir():  # the first share is at it; should it fail, all are ended
             time.sleep(0.2)
-        model, adapter = str(merged), None
+        # By a path that is the same in every run: vLLM knows what it has compiled by the path of the model.
+        os.chdir(merged.parent)
+        model, adapter = merged.name, None
     engine = make_engine(config, model, adapter, tokenizer, longest)
     whose = f"share {share + 1} of {shares}: " if shares > 1 else ""
     completions, seconds = _timed(engine, ids, Sampling(config.max_new_tokens), whose)

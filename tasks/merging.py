@@ -17,7 +17,8 @@ def with_adapter(base: Any, adapter: Path) -> PeftModel:
 
     Raises RuntimeError where weights of the adapter find no place in `base`: peft goes on without them.
     """
-    model = PeftModel.from_pretrained(base, str(adapter))
+    # Onto the device of the base; by itself peft would take a GPU, of which vLLM counts what is free.
+    model = PeftModel.from_pretrained(base, str(adapter), torch_device=str(base.device))
     with safe_open(adapter / "adapter_model.safetensors", "pt") as file:
         saved = set(file.keys())
     missing = get_peft_model_state_dict(model, save_embedding_layers=False).keys() - saved

@@ -175,19 +175,21 @@ def check_vocabulary(tokenizer: Any, model: Any, config: Config) -> None:
 
 def check_quantized(config: Config, architecture: Any, engine: str, trains: bool) -> None:
     """Raise UserError for what cannot be done with quantized weights: they can carry an adapter, and nothing more."""
-    settings = getattr(architecture, "quantization_config", None)
+    settings: Any = getattr(architecture, "quantization_config", None)
     if settings is None:
         return
-    try:
-        quantizer = AutoHfQuantizer.from_config(settings, pre_quantized=True)
-        quantizer.validate_environment(device_map=None)
-    except Exception as error:  # of a method that it does not know, or of a package that is not installed
-        raise UserError(
-            f"model.name: the weights of {config.model.name} are quantized in a way that cannot be read here "
-            f"({first_line(error, 300)}); install what is missing, or take a model that is not quantized"
-        ) from None
-    method = quantizer.quantization_config.quant_method
-    method = getattr(method, "value", method)
+    values = settings if isinstance(settings, dict) else settings.to_dict()
+    method = getattr(values.get("quant_method"), "value", values.get("quant_method"))
+    if trains or engine == "transformers":  # vLLM has code of its own for most ways to quantize
+        try:
+            quantizer = AutoHfQuantizer.from_config(settings, pre_quantized=True)
+            quantizer.validate_environment(device_map={"": "cpu" if config.training.on_cpu else 0})
+        except Exception as error:  # of a method that it does not know, or of a package that is not installed
+            raise UserError(
+                f"model.name: the weights of {config.model.name} are quantized ({method}) in a way that transformers "
+                f"cannot read here ({first_line(error, 300)}); install what is missing, or take a model that is not "
+                "quantized"
+            ) from None
     of_it = f"the weights of {config.model.name} are quantized ({method})"
     if trains:
         wrong = {

@@ -64,7 +64,8 @@ def register(
     if "outcome" not in version.tags:
         version = _promote(tracker, config, version, results, outcome, known)
     tracker.tags({"outcome": version.tags["outcome"]})
-    shutil.rmtree(run.folder / "register", ignore_errors=True)  # as large as the model, and uploaded
+    for folder in _as_large_as_the_model(run, outcome):
+        shutil.rmtree(folder, ignore_errors=True)
     tags = {key: version.tags[key] for key in ("outcome", "alias", "reason", "compared_with")}
     return {
         "name": version.name,
@@ -72,6 +73,11 @@ def register(
         "model_uri": f"models:/{version.name}/{version.version}",
         **tags,
     }
+
+
+def _as_large_as_the_model(run: Run, outcome: Outcome) -> list[Path]:
+    """What need not be kept once it has been uploaded."""
+    return [run.folder / "register", *([Path(outcome.after["merged"])] if outcome.after["merged"] else [])]
 
 
 def _build(
@@ -106,6 +112,9 @@ def _build(
         # Of a model that sees too transformers would list all those that do not.
         environment=QUIET | {"TRANSFORMERS_VERBOSITY": "critical"} | only([]),
     )
+    # What was evaluated, which is in the model now; the disk need not hold it a third time.
+    if outcome.after["merged"]:
+        shutil.rmtree(outcome.after["merged"], ignore_errors=True)
     if made["unchanged"]:
         tracker.tags({"outcome": "unchanged"})
         raise UserError(made["unchanged"])

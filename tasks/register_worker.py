@@ -51,11 +51,10 @@ def build(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _merged(base: str, config: Config, adapter: Path, folder: Path) -> Any:
-    """The model as it was evaluated; its folder is gone then, since the disk need not hold it once more than twice."""
+    """The model as it was evaluated."""
     write_merged(base, config.model, adapter, load_tokenizer(base, config.model, config.prompt), folder)
     model = load(str(folder), config.model, "auto")
     model.name_or_path = config.model.name  # rather than where it lies on this machine
-    shutil.rmtree(folder)
     return model
 
 

@@ -28,8 +28,10 @@ from tasks.run import PROJECT, read_json, write_json
 
 FAREWELL = 5.0  # seconds for what is still in the pipe of a worker that has ended
 GRACE = 20.0  # seconds that a worker has after SIGTERM; Prefect kills a cancelled run after 30
-# torchrun's, accelerate's and Slurm's recipes'
-_OF_A_LAUNCHER = re.compile(r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|TORCHELASTIC_\w+")
+# torchrun's, whose own defaults are PET_…, accelerate's, and those of recipes for Slurm.
+_OF_A_LAUNCHER = re.compile(
+    r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|(TORCHELASTIC|PET)_\w+"
+)
 _LINE_END = re.compile(rb"[\r\n]+")
 
 
@@ -186,6 +188,12 @@ class Worker:
         else:
             self._output.read(timeout)
         return self._process.poll()
+
+    def hear(self, seconds: float) -> None:
+        """Hand on its output for so long, or until it ends."""
+        latest = time.monotonic() + seconds
+        while (left := latest - time.monotonic()) > 0 and self.wait(left) is None:
+            pass
 
     def check(self) -> None:
         """Raise as `result` does if it has ended, as one that serves others must not."""

@@ -25,6 +25,7 @@ from tasks.supervise import Worker
 
 HOST = "127.0.0.1"
 # By the server's engine, which goes on. The trainer, if it was to send weights, would wait for it for ever.
+REASON = 1.0  # seconds for what it says next: why
 _REFUSAL = re.compile(r"Invocation of \w+ method failed")
 
 
@@ -91,6 +92,7 @@ def generation_server(
         try:
             worker.check()
             if refusals:
+                worker.hear(REASON)
                 raise worker.failure(f"could not do what the trainer asked for ({refusals[0]})")
         except OutOfMemory as error:
             error.for_vllm = True  # smaller steps of the trainer's would not help

@@ -293,9 +293,15 @@ def test_quantized_weights_carry_an_adapter_and_nothing_more(changes, engine, wo
 
 
 @pytest.mark.parametrize(("method", "words"), [("bitsandbytes", "bitsandbytes"), ("of-nobody", "of-nobody")])
-def test_a_way_to_quantize_that_nothing_here_reads_is_refused(method, words):
-    with pytest.raises(UserError, match=f"quantized in a way that cannot be read here .*{words}"):
-        check_quantized(load({}), quantized(method), "transformers", trains=False)
+def test_a_way_to_quantize_that_transformers_does_not_read_here_is_refused_where_it_loads(method, words):
+    for engine, trains in (("transformers", False), ("vllm", True)):
+        with pytest.raises(UserError, match=rf"quantized \({method}\) in a way that transformers cannot .*{words}"):
+            check_quantized(load({}), quantized(method), engine, trains)
+
+
+def test_quantized_weights_that_vllm_alone_reads_are_left_to_it():
+    check_quantized(load({}), quantized("modelopt"), "vllm", trains=False)
+    check_quantized(load({}), quantized("gptq"), "vllm", trains=False)
 
 
 def nothing(*_: object, **__: object) -> None: ...
