@@ -10,6 +10,7 @@ from prefect import get_run_logger
 from prefect.artifacts import create_markdown_artifact
 
 from tasks.config import Config
+from tasks.evaluate import merged_folder
 from tasks.metrics import series
 from tasks.outcome import Outcome
 from tasks.report import before_after_table, before_after_text, interruptions, score_table, verdict, write_report
@@ -44,8 +45,8 @@ def publish(run: Run, config: Config, tracker: Tracker, outcome: Outcome, versio
     if version:
         links["model version"] = tracker.version_link(version["name"], version["version"])
         title, reason = f"{version['name']} version {version['version']}: {version['outcome']}", version["reason"]
-    elif outcome.after["merged"]:
-        links["merged model"] = outcome.after["merged"]
+    elif (merged := merged_folder(run.folder / "evaluate")).is_dir():
+        links["merged model"] = str(merged)
     if again := interruptions(run):
         tracker.tags({"begun_more_than_once": again})
     report = write_report(run, config, outcome, title=title, reason=reason, links=links)

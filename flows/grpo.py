@@ -137,7 +137,7 @@ def _run(context: Context, until: Stage) -> State:
     """The gates, and what comes after them."""
     if until in GATES:  # they need no model, and run on any machine
         _pass_gates(context, until)
-        return _stopped(until)
+        return _stopped(context, until)
     with closing(PreflightWorker(context.run, log_line)) as worker:
         found = preflight(context, worker, trains=True)
         context = context.pinned(found["model"])
@@ -176,13 +176,13 @@ def _train_and_judge(
     keep_answers(tracker, before, "baseline")
     if until == "baseline":
         say_scores(before)
-        return _stopped(until, tracker)
+        return _stopped(context, until, tracker)
     trained = train(context, tracker, data, model)
     took = measured(context.run, trained)
     tracker.metrics({f"measured/{name}": value for name, value in took.items()})
     get_run_logger().info("training took %s", against_estimate(took, needs))
     if until == "train":
-        return _stopped(until, tracker)
+        return _stopped(context, until, tracker)
     after = evaluate(context, data, trained)
     tracker.evaluation("eval", after, step=trained["steps"])
     keep_answers(tracker, after, "evaluation")
@@ -190,7 +190,7 @@ def _train_and_judge(
     tracker.comparison(outcome.gain, step=trained["steps"])
     if until == "evaluate":
         publish(context.run, context.config, tracker, outcome, None)
-        return _stopped(until, tracker)
+        return _stopped(context, until, tracker)
     version = register(context, tracker, outcome)
     publish(context.run, context.config, tracker, outcome, version)
     if not context.config.training.keep_checkpoints:
@@ -199,10 +199,12 @@ def _train_and_judge(
     return Completed(message=f"{version['name']} version {version['version']}: {version['outcome']}")
 
 
-def _stopped(until: Stage, tracker: Tracker | None = None) -> State:
+def _stopped(context: Context, until: Stage, tracker: Tracker | None = None) -> State:
     if tracker:
         tracker.finish("FINISHED", "stopped")
-    return Completed(message=f"stopped after {until}, as asked")
+        get_run_logger().info("MLflow run: %s", tracker.link)
+    further = f"python -m flows.resume {context.run.id} --until register"
+    return Completed(message=f"stopped after {until}, as asked; to go on: {further}")
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from flows.command_line import check_prefect, run_to_end
 from flows.grpo import grpo
 from flows.leaving import leave
 from flows.run_id import RESUMED
+from tasks.config import STAGES
 from tasks.errors import UserError
 from tasks.run import Run, read_json, runs_root
 
@@ -32,9 +33,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "run", help="the flow run's id: the name of its folder in runs/, which a run prints as it begins"
     )
+    parser.add_argument("--until", choices=STAGES, help="the last stage to run; by default as the run was begun")
+    given = parser.parse_args(arguments)
     try:
-        run_id = _name(parser.parse_args(arguments).run)
-        parameters = parameters_of(run_id)
+        run_id = _name(given.run)
+        parameters = parameters_of(run_id) | ({"until": given.until} if given.until else {})
         Run.open(run_id).claim()
         check_prefect()
         known = _flow_run(run_id)

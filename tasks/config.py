@@ -280,6 +280,7 @@ class ModelSettings(Section):
 
     name: str = Field(
         "Qwen/Qwen2.5-1.5B-Instruct",
+        min_length=1,
         description="A hub id, a local folder, or `gguf:PACKAGE/FILE` for a GGUF file inside an installed package.",
     )
     revision: str | None = Field(None, description="A commit or tag of the hub model; null takes the newest.")

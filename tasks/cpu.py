@@ -60,7 +60,7 @@ def waiting(processes: int, on_line: Callable[[str], None]) -> dict[str, str]:
             busy = min(busy, _busy_with_others())
             if busy < BUSY:
                 return {}
-        on_line(f"other programs take {busy:.0f} % of the CPU; what waits here leaves it to them, which takes time")
+        on_line(f"other programs take {busy:.0f} % of the CPU, so this will take longer")
     return {"OMP_WAIT_POLICY": "PASSIVE"}
 
 

@@ -1,6 +1,7 @@
 """Which engine generates: vLLM where it is installed, else transformers. Needs neither to find out."""
 
 import importlib.util
+import sys
 from importlib.metadata import PackageNotFoundError, version
 
 from packaging.version import Version
@@ -41,9 +42,10 @@ def vllm_fault(on_cpu: bool) -> str | None:
 
 
 def is_for_cpu() -> bool:
-    """Whether the installed vLLM is a build for CPUs: a package of its own, or one that was built from source."""
+    """Whether the installed vLLM is a build for CPUs: a package of its own, or one that was built from source, which
+    says so behind the number of its version (0.31.0+cpu, 0.31.1.dev2+gabc.cpu)."""
     try:
-        return version("vllm").endswith("+cpu")
+        return "cpu" in version("vllm") or sys.platform == "darwin"
     except PackageNotFoundError:
         return True
 

@@ -35,7 +35,10 @@ class OutOfMemory(WorkerFailed):
 
 def first_line(error: BaseException, length: int = 200) -> str:
     """What an error says in its first line, or else what it is."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:length]
+    first, *more = (str(error).strip() or type(error).__name__).splitlines()
+    if first.endswith(":") and more:  # a heading
+        first = f"{first} {more[0].strip()}"
+    return first[:length]
 
 
 def is_disk_full(error: BaseException) -> bool:

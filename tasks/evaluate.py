@@ -20,7 +20,10 @@ from tasks.run import Run, digest, read_json, source_digest, stored, write_json
 from tasks.summary import sampled_summary, summary
 from tasks.supervise import Part, run_jobs
 
-MERGED = "merged"  # in the folder of an evaluation: the model as it was evaluated and will be registered
+
+def merged_folder(folder: Path) -> Path:
+    """Where an evaluation in `folder` leaves the merged model, as it was evaluated and will be registered."""
+    return folder / "merged"
 
 
 def evaluate(
@@ -38,12 +41,12 @@ def evaluate(
 
     The summary holds `accuracy`, `accuracy_flexible` and `reward` with their standard errors, the same of the sampled
     completions, if there are any, as `sampled/NAME`, the reward that says what is right, if one does, as `correct_by`,
-    the folder of the merged model, where an adapter is evaluated as it will be registered (`registry.merged`), and the
+    and the
     Parquet files in `folder`: `results` with a row for each question and `samples`, if there are any, with one
     for each sample. Where memory runs out, less is done at a time. Raises UserError or WorkerFailed as `run_jobs` does.
     """
     shares = min(config.evaluation_processes, _questions(rows, config))
-    merged = str(folder / MERGED) if adapter and config.registry.merged else None
+    merged = str(merged_folder(folder)) if adapter and config.registry.merged else None
     on_cpu = config.training.on_cpu
     results, samples = ([folder / f"{name}.{share}" for share in range(shares)] for name in ("results", "samples"))
 
@@ -93,7 +96,6 @@ def evaluate(
             "tokens": int(table["tokens"].sum()),
             "too_long": found[0]["too_long"],
             "correct_by": found[0]["correct_by"],
-            "merged": merged,
             "results": str(folder / "results.parquet"),
         }
 

@@ -15,7 +15,6 @@ from typing import Any, Protocol
 
 import torch
 from tqdm import tqdm
-from transformers import GenerationConfig
 
 from tasks import cpu
 from tasks.adapters import served_rank, takes_adapters
@@ -159,27 +158,16 @@ def vllm_arguments(
 
 
 class TransformersEngine:
-    """transformers' `generate` over batches of prompts sorted by length, so that little is padded."""
+    """transformers' `generate` over batches of prompts sorted by length, so that little is padded.
+
+    The model is one that has forgotten its own ways to generate (`tasks.models.forget_ways`).
+    """
 
     def __init__(self, model: Any, tokenizer: Any, batch_size: int) -> None:
         self.name = "transformers"
         self.model, self.tokenizer, self.batch_size = model, tokenizer, batch_size
         ends = model.generation_config.eos_token_id
         self.ends = sorted({tokenizer.eos_token_id, *([ends] if isinstance(ends, int) else ends or [])})
-
-    @contextmanager
-    def _without_its_ways(self) -> Iterator[None]:
-        """The model without what it brings for generation (Qwen2.5's penalty of repetitions is 1.1), which training
-        and vLLM do not know of. `generate` would heed all of it that it is not given another value for."""
-        owners = [self.model, *([self.model.get_base_model()] if hasattr(self.model, "get_base_model") else [])]
-        kept = [owner.generation_config for owner in owners]
-        for owner in owners:
-            owner.generation_config = GenerationConfig(eos_token_id=self.ends, pad_token_id=self.tokenizer.pad_token_id)
-        try:
-            yield
-        finally:
-            for owner, own in zip(owners, kept, strict=True):
-                owner.generation_config = own
 
     @torch.no_grad()  # not in inference mode: what FSDP gathers for the first time here, training goes on with
     def generate(self, prompts: Sequence[list[int]], sampling: Sampling) -> list[list[Completion]]:
@@ -194,13 +182,14 @@ class TransformersEngine:
         for start in range(0, len(order), at_a_time):
             batch = order[start : start + at_a_time]
             padded = self.tokenizer.pad({"input_ids": [prompts[i] for i in batch]}, return_tensors="pt")
-            with self._without_its_ways():
-                output = self.model.generate(
-                    **padded.to(self.model.device),
-                    **how,
-                    max_new_tokens=sampling.max_new_tokens,
-                    num_return_sequences=sampling.n,
-                )[:, padded["input_ids"].shape[1] :]
+            output = self.model.generate(
+                **padded.to(self.model.device),
+                **how,
+                max_new_tokens=sampling.max_new_tokens,
+                num_return_sequences=sampling.n,
+                pad_token_id=self.tokenizer.pad_token_id,
+                eos_token_id=self.ends,
+            )[:, padded["input_ids"].shape[1] :]
             written = [self._completion(row) for row in output.tolist()]
             for place, index in enumerate(batch):
                 completions[index] = written[place * sampling.n : (place + 1) * sampling.n]

@@ -1,5 +1,6 @@
 """A trained adapter with its base model: side by side as they were trained, or merged as the registry keeps them."""
 
+import gc
 import shutil
 from pathlib import Path
 from typing import Any, Literal
@@ -50,3 +51,4 @@ def write_merged(
     with_adapter(load(path, settings, dtype), adapter).merge_and_unload().save_pretrained(unfinished)
     save_tokenizer(tokenizer, path, settings, unfinished)
     unfinished.rename(folder)
+    gc.collect()  # peft's models refer to themselves, and an engine is loaded next

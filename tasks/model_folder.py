@@ -13,7 +13,9 @@ _NEVER_READ = (".bin", ".pt", ".pth", ".gguf", ".md")
 def folder_digest(folder: Path) -> str:
     """The same for the same model, wherever it lies. Raises UserError where it is none."""
     if not (folder / "config.json").is_file():
-        raise UserError(f"model.name: the folder {folder} holds no config.json, so it is no model")
+        inside = folder / "model"  # as a version that was fetched from MLflow has it
+        hint = f"; give {inside}" if (inside / "config.json").is_file() else ""
+        raise UserError(f"model.name: the folder {folder} holds no config.json, so it is no model{hint}")
     digests = {}
     try:
         for file in sorted(folder.iterdir()):

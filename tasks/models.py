@@ -187,7 +187,7 @@ def load(path: str, settings: ModelSettings, dtype: torch.dtype | Literal["auto"
     )
     model, found = loaded
     _refuse_missing(found, settings)
-    make_savable(model)
+    forget_ways(model)
     return model
 
 
@@ -205,15 +205,18 @@ def save_tokenizer(tokenizer: Any, path: str, settings: ModelSettings, folder: P
             shutil.copyfile(found, folder / name)
 
 
-def make_savable(model: Any) -> None:
-    """Reduce the model's `generation_config` to its tokens where transformers would not save it, although it has loaded
-    it: many a model names a temperature there and does not ask for sampling. Nothing here generates by it."""
-    config = model.generation_config
-    try:
-        config.validate(strict=True)
-    except ValueError:
-        names = ("bos_token_id", "eos_token_id", "pad_token_id")
-        model.generation_config = GenerationConfig(**{name: getattr(config, name) for name in names})
+def forget_ways(model: Any) -> None:
+    """Reduce the model's `generation_config` to its tokens.
+
+    A model may bring ways of its own to generate (Qwen2.5 a penalty of repetitions, 1.1), which `generate` would heed
+    wherever it is given no other value, in training and in evaluation, while vLLM knows of none. What is registered
+    answers as it was evaluated. (And where a temperature is named without sampling, transformers would not save what it
+    has loaded.)
+    """
+    own = model.generation_config
+    names = ("bos_token_id", "eos_token_id", "pad_token_id")
+    plain = GenerationConfig(**{name: getattr(own, name) for name in names})
+    getattr(model, "get_base_model", lambda: model)().generation_config = plain
 
 
 def load_empty(path: str, architecture: Any, settings: ModelSettings) -> Any:

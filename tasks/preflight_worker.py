@@ -3,11 +3,11 @@
 Then it waits for the data, to count the tokens of the prompts: what it has imported would take seconds once more.
 """
 
+import copy
 import os
 import re
 import shutil
 import warnings
-from collections.abc import Mapping
 from dataclasses import asdict, replace
 from importlib.util import find_spec
 from typing import Any, cast
@@ -15,7 +15,9 @@ from typing import Any, cast
 import torch
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.utils import PrecisionType
-from peft import LoraConfig
+from peft import LoraConfig, get_peft_model
+from peft.tuners.lora import LoraLayer
+from peft.tuners.lora.layer import ParamWrapper
 from transformers import GenerationConfig, Trainer, get_scheduler
 from transformers.quantizers import AutoHfQuantizer
 from trl import GRPOConfig
@@ -320,9 +322,6 @@ def never_above_zero(rate: Any, steps: int) -> bool:
 def check_lora(lora: LoraConfig | None, model: Any, of: Any, config: Config) -> Architecture:
     """The model's sizes. peft says that a target module is missing only when it meets the whole model, so both are
     found out on the empty one."""
-    from peft import get_peft_model
-    from peft.tuners.lora import LoraLayer
-
     weights = sum(weight.numel() for weight in model.parameters())
     computed = pick_dtype(config.model, config.training.on_cpu).itemsize
     held = weights_dtype(config).itemsize
@@ -335,16 +334,15 @@ def check_lora(lora: LoraConfig | None, model: Any, of: Any, config: Config) -> 
         with torch.device("meta"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
-                model = get_peft_model(model, lora)
+                model = get_peft_model(model, copy.deepcopy(lora))  # which peft may rewrite
             except Exception as error:  # a broken regular expression, a way to begin that needs more than weights …
                 raise UserError(f"training.lora does not fit {config.model.name}: {error}") from None
         check_embeddings(model.get_base_model(), getattr(of.get_text_config(), "tie_word_embeddings", False), config)
     text = of.get_text_config()
     heads = getattr(text, "num_attention_heads", None) or 1
     kv_heads = getattr(text, "num_key_value_heads", None) or heads
-    named = {name: module for name, module in model.named_modules() if isinstance(module, LoraLayer)}
-    check_patterns(lora, named, config)
-    adapted = list(named.values())
+    check_patterns(lora, model, config)
+    adapted = [module for module in model.modules() if isinstance(module, LoraLayer)]
     return Architecture(
         layers=text.num_hidden_layers,
         hidden=text.hidden_size,
@@ -361,21 +359,34 @@ def check_lora(lora: LoraConfig | None, model: Any, of: Any, config: Config) -> 
     )
 
 
-def check_patterns(lora: LoraConfig | None, adapted: Mapping[str, Any], config: Config) -> None:
-    """Raise UserError for a rank, a scale or weights for what has no adapter; peft passes over them."""
-    if lora is None:
+def check_patterns(asked: LoraConfig | None, model: Any, config: Config) -> None:
+    """Raise UserError for a rank, a scale or weights for what has no adapter; peft passes over them.
+
+    `model` is the one with the adapter. For mixtures of experts peft rewrites what was asked for by older names.
+    """
+    if asked is None:
         return
+    in_force = model.peft_config["default"]
+    layers = {name: one for name, one in model.get_base_model().named_modules() if isinstance(one, LoraLayer)}
+    parameters = {
+        f"{re.sub(r'(.base_layer)+$', '', name)}.{layer.parameter_name}"
+        for name, layer in layers.items()
+        if isinstance(layer, ParamWrapper)
+    }
+    adapted = {name for name, layer in layers.items() if not isinstance(layer, ParamWrapper)}
     for field in ("rank_pattern", "alpha_pattern"):
-        for pattern in getattr(lora, field) or {}:
-            if not any(re.match(rf"(.*\.)?({pattern})$", name) for name in adapted):  # as peft matches
+        patterns = getattr(asked, field) or {}
+        for pattern in patterns if getattr(in_force, field) == patterns else ():
+            if not any(re.match(rf"(.*\.)?({pattern})$", name) for name in adapted | parameters):  # as peft matches
                 raise UserError(
                     f"training.lora.{field}: no module of {config.model.name} with an adapter is called {pattern!r}; "
                     "correct it"
                 )
-    for wanted in lora.target_parameters or []:
-        if not any(name.endswith(wanted.rpartition(".")[0]) for name in adapted):
+    wanted = asked.target_parameters or []
+    for name in wanted if set(in_force.target_parameters or []) == set(wanted) else ():
+        if not any(f".{one}".endswith(f".{name}") for one in parameters):
             raise UserError(
-                f"training.lora.target_parameters: {config.model.name} has no weights {wanted!r} that could have an "
+                f"training.lora.target_parameters: {config.model.name} has no weights {name!r} that could have an "
                 "adapter; correct it"
             )
 

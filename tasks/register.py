@@ -27,7 +27,7 @@ from tasks.card import description, facts, model_card
 from tasks.config import Config
 from tasks.devices import only
 from tasks.errors import UserError
-from tasks.evaluate import QUIET, user_code
+from tasks.evaluate import QUIET, merged_folder, user_code
 from tasks.outcome import Outcome
 from tasks.run import Run, digest, one_at_a_time, runs_root
 from tasks.supervise import run_job
@@ -64,8 +64,8 @@ def register(
     if "outcome" not in version.tags:
         version = _promote(tracker, config, version, results, outcome, known)
     tracker.tags({"outcome": version.tags["outcome"]})
-    for folder in _as_large_as_the_model(run, outcome):
-        shutil.rmtree(folder, ignore_errors=True)
+    for folder in (run.folder / "register", merged_folder(run.folder / "evaluate")):
+        _remove(folder)  # as large as the model, and uploaded
     tags = {key: version.tags[key] for key in ("outcome", "alias", "reason", "compared_with")}
     return {
         "name": version.name,
@@ -75,9 +75,12 @@ def register(
     }
 
 
-def _as_large_as_the_model(run: Run, outcome: Outcome) -> list[Path]:
-    """What need not be kept once it has been uploaded."""
-    return [run.folder / "register", *([Path(outcome.after["merged"])] if outcome.after["merged"] else [])]
+def _remove(folder: Path) -> None:
+    """Remove a folder that counts as whole where it is there, so that a kill leaves it whole or gone."""
+    if folder.is_dir():
+        going = folder.with_name(f"going-{folder.name}")
+        folder.rename(going)
+        shutil.rmtree(going, ignore_errors=True)
 
 
 def _build(
@@ -94,10 +97,11 @@ def _build(
     built = folder / "model"
     if built.is_dir():
         return built
+    merged = merged_folder(run.folder / "evaluate")
     job = {
         "config": config.dump(),
         "trained": dict(outcome.trained),
-        "merged": outcome.after["merged"],
+        "merged": str(merged) if config.registry.merged else None,
         "card": card,
         "question": results["question"].iloc[0],
         "folder": str(built),
@@ -112,9 +116,7 @@ def _build(
         # Of a model that sees too transformers would list all those that do not.
         environment=QUIET | {"TRANSFORMERS_VERBOSITY": "critical"} | only([]),
     )
-    # What was evaluated, which is in the model now; the disk need not hold it a third time.
-    if outcome.after["merged"]:
-        shutil.rmtree(outcome.after["merged"], ignore_errors=True)
+    _remove(merged)  # which is in the model now; the disk need not hold it a third time
     if made["unchanged"]:
         tracker.tags({"outcome": "unchanged"})
         raise UserError(made["unchanged"])

@@ -81,7 +81,6 @@ def _save(model: Any, adapter: Path | None, config: Config, job: dict[str, Any],
         model_config={
             "return_full_text": False,
             "do_sample": False,
-            "repetition_penalty": 1.0,
             "add_special_tokens": not config.prompt.conversational,
         },
         model_card=ModelCard(job["card"]),

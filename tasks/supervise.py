@@ -28,9 +28,10 @@ from tasks.run import PROJECT, read_json, write_json
 
 FAREWELL = 5.0  # seconds for what is still in the pipe of a worker that has ended
 GRACE = 20.0  # seconds that a worker has after SIGTERM; Prefect kills a cancelled run after 30
-# torchrun's, whose own defaults are PET_…, accelerate's, and those of recipes for Slurm.
+# torchrun's, whose own defaults are PET_…, accelerate's, mpirun's, and those of recipes for Slurm.
 _OF_A_LAUNCHER = re.compile(
-    r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|(TORCHELASTIC|PET)_\w+"
+    r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)"
+    r"|(TORCHELASTIC|PET|OMPI_COMM_WORLD|PMI|MV2_COMM_WORLD)_\w+"
 )
 _LINE_END = re.compile(rb"[\r\n]+")
 

@@ -73,7 +73,6 @@ def train(
             # Else a single process would spread the model over all GPUs, those of the vLLM server among them.
             # torchrun, too, kills processes that take long to end, after half a minute if it is not told otherwise.
             environment=QUIET
-            | server.environment
             | {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(math.ceil(settings.training.grace) + 10)}
             | (prepare_environment(settings) | waiting(1, on_line) if on_cpu else only(gpus)),
             time_limit=settings.training.time_limit,

@@ -21,7 +21,7 @@ from tasks.dataset import TRL_COLUMNS
 from tasks.engine import is_refusal
 from tasks.errors import UserError, first_line
 from tasks.memory import is_out_of_memory
-from tasks.models import engine_arguments, load_arguments, load_tokenizer, make_savable, save_tokenizer
+from tasks.models import engine_arguments, forget_ways, load_arguments, load_tokenizer, save_tokenizer
 from tasks.prompts import build_prompt, encode, fitting
 from tasks.reward_models import load_reward_model
 from tasks.scoring import Scorer
@@ -69,7 +69,7 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
             raise
         raise UserError(f"training cannot begin with these settings: {error}; correct the section training") from None
     check_saving(trainer)
-    make_savable(trainer.model)
+    forget_ways(trainer.model)
     trainer.remove_callback(PrinterCallback)  # MetricsFile prints a line that fits on one
     validation = Validation(trainer, config, scorer, pd.read_parquet(job["validation"]), folder)
     trainer.add_callback(MetricsFile(folder / "metrics.jsonl"))
@@ -87,6 +87,10 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
     except Exception as error:
         if isinstance(error, UserError) or is_out_of_memory(error):
             raise
+        if refused_by_transformers(error):
+            raise UserError(
+                f"transformers cannot generate with training.generation_kwargs ({first_line(error, 300)}); correct them"
+            ) from None
         if refused_by_vllm(error):
             raise UserError(
                 f"vLLM cannot generate with these settings ({first_line(error, 300)}); correct the section training, "
@@ -136,6 +140,13 @@ def refused_by_vllm(error: Exception) -> bool:
         return last.name == "vllm_generation.py"
     vllm = sys.modules.get("vllm")
     return is_refusal(error) and vllm is not None and last.is_relative_to(vllm.__path__[0])
+
+
+def refused_by_transformers(error: Exception) -> bool:
+    """Whether transformers, as it generates completions, does not take a setting."""
+    frames = traceback.extract_tb(error.__traceback__)
+    generating = any(frame.name == "_generate_single_turn" for frame in frames)  # TRL's
+    return generating and isinstance(error, ValueError | TypeError) and not refused_by_vllm(error)
 
 
 def check_saving(trainer: Any) -> None:

@@ -77,10 +77,11 @@ OWNED = {
     "num_completions_to_print": "completions are kept in the run folder, and a table of them in MLflow",
     "log_completions_hub_repo": "completions are kept in the run folder, and a table of them in MLflow",
     "push_to_hub": "a model is registered in MLflow",
-    "peft_type": "LoRA is what is trained here",
-    "task_type": "it is CAUSAL_LM",
     "base_model_name_or_path": "it is model.name",
 }
+
+# Fields that have one value here, whether it is written down or not.
+FIXED = {"task_type": "CAUSAL_LM", "peft_type": "LORA"}
 
 # Fields that would be passed over, or that what comes after training cannot follow, and why.
 REFUSED = {
@@ -177,6 +178,8 @@ def check_field(kind: str, prefix: str, name: str, value: Any) -> Any:
     fields = table()[kind]
     if name in OWNED:
         raise ValueError(f"{dotted} is set by the pipeline ({OWNED[name]}); remove it")
+    if kind == "lora" and name in FIXED and value != FIXED[name]:
+        raise ValueError(f"{dotted} is {value!r}, but only {FIXED[name]} is trained here; remove it")
     if name in REFUSED:
         raise ValueError(f"{dotted} cannot be used here ({REFUSED[name]}); remove it")
     if name in SUCCESSORS and (kind == "grpo" or name not in fields):

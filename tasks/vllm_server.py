@@ -37,11 +37,9 @@ class Server:
     """Fields of `GRPOConfig` on top of the configuration's own."""
     check: Callable[[], None]
     """Raises WorkerFailed or OutOfMemory if the server has ended, or failed in what the trainer asked for."""
-    environment: dict[str, str]
-    """What the trainer needs to find it."""
 
 
-NONE = Server({}, lambda: None, {})
+NONE = Server({}, lambda: None)
 
 
 @contextmanager
@@ -107,24 +105,17 @@ def generation_server(
             "vllm_server_port": port,
             "vllm_group_port": group_port,
         }
-        yield Server(told, check, _around_proxies())
+        yield Server(told, check)
     finally:
         worker.end()
 
 
 def healthy(address: str) -> bool:
-    """Whether a vLLM server answers there. One of this machine is asked directly, whatever proxies there are."""
+    """Whether a vLLM server answers there."""
     try:
-        return httpx.get(f"{address}/health", timeout=5, trust_env=HOST not in address).status_code == 200
+        return httpx.get(f"{address}/health", timeout=5).status_code == 200
     except httpx.HTTPError:
         return False
-
-
-def _around_proxies() -> dict[str, str]:
-    """The environment by which requests to this machine go to no proxy."""
-    exempt = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
-    listed = f"{exempt},{HOST}" if exempt else HOST
-    return {"no_proxy": listed, "NO_PROXY": listed}
 
 
 def _await_health(check: Callable[[], None], port: int, seconds: float, on_line: Callable[[str], None]) -> None:

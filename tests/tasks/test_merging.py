@@ -20,7 +20,7 @@ from tasks.prompts import PromptSettings
 def seeing(untrained_model: Path, tmp_path_factory: pytest.TempPathFactory) -> ModelSettings:
     """A small Qwen3.5, which sees too: as a class for text alone its weights have other names."""
     folder = tmp_path_factory.mktemp("seeing")
-    tokenizer = load_tokenizer(str(untrained_model), ModelSettings(name=""), PromptSettings())
+    tokenizer = load_tokenizer(str(untrained_model), ModelSettings(), PromptSettings())
     linear = {f"linear_{name}": 2 if "num" in name else 16 for name in ("num_key_heads", "num_value_heads")}
     linear |= {"linear_key_head_dim": 16, "linear_value_head_dim": 16}
     text = {

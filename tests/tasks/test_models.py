@@ -72,6 +72,10 @@ def test_code_that_comes_with_a_model_runs_only_where_the_configuration_says_so(
 def test_a_folder_that_is_no_model_is_one_sentence(tmp_path):
     with pytest.raises(UserError, match="holds no config.json, so it is no model"):
         resolve_model(settings(tmp_path))
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    with pytest.raises(UserError, match=f"so it is no model; give {tmp_path}/model"):
+        resolve_model(settings(tmp_path))
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(UserError, match="cannot be read as a model"):
         resolve_model(settings(tmp_path))

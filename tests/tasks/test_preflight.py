@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import GPT2Config, Qwen2Config
+from transformers import GPT2Config, MixtralConfig, MixtralForCausalLM, Qwen2Config
 
 from tasks import preflight_worker
 from tasks.config import load
@@ -166,6 +166,27 @@ def test_an_adapter_that_the_model_has_no_place_for_is_refused(lora, words, untr
     of = load_architecture(str(untrained_model), config.model)
     with pytest.raises(UserError, match=words):
         check_lora(lora_config(config), load_empty(str(untrained_model), of, config.model), of, config)
+
+
+@pytest.mark.parametrize(
+    ("lora", "words"),
+    [
+        ({"target_modules": "all-linear"}, None),  # which peft rewrites, with ranks of its own
+        ({"target_modules": ["q_proj"], "rank_pattern": {"^model.layers.0.self_attn.q_proj": 8}}, None),
+        ({"target_parameters": ["mlp.experts.down_proj"], "rank_pattern": {"experts.down_proj": 2}}, None),
+        ({"target_parameters": ["mlp.experts.down_proj"], "rank_pattern": {"experts": 2}}, "rank_pattern: no module"),
+        ({"target_parameters": ["mlp.experts.down_proj", "mlp.experts.typo"]}, "has no weights 'mlp.experts.typo'"),
+    ],
+    ids=str,
+)
+def test_patterns_are_held_to_what_peft_adapts_of_a_mixture_of_experts(lora, words):
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 2, "vocab_size": 16}
+    of = MixtralConfig(num_attention_heads=1, num_key_value_heads=1, num_local_experts=2, **sizes)
+    with torch.device("meta"):
+        model = MixtralForCausalLM(of)
+    config = load({"training": {"use_cpu": True, "lora": lora | {"r": 4}}})
+    with pytest.raises(UserError, match=words) if words else nullcontext():
+        check_lora(lora_config(config), model, of, config)
 
 
 def whole(dtype: str, **training: Any) -> Any:

@@ -139,9 +139,8 @@ class Finished:
     def _evaluated(self, name, table):
         path = self.run.folder / f"{name}.parquet"
         table.to_parquet(path)
-        merged = str(self.run.folder / "merged") if self.trained["adapter"] and self.config.registry.merged else None
         correct_by = "correctness" if "correct" in table else None
-        return summary(table) | {"results": str(path), "correct_by": correct_by, "merged": merged}
+        return summary(table) | {"results": str(path), "correct_by": correct_by}
 
     def register(self):
         return register(

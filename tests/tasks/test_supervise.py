@@ -166,7 +166,7 @@ def test_an_answer_that_takes_too_long_ends_in_a_sentence(two_jobs):
 
 
 def test_a_worker_has_no_place_in_the_launch_that_its_supervisor_is_part_of(worker, tmp_path, monkeypatch):
-    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "TORCHELASTIC_RUN_ID", "PET_RANK"):
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "TORCHELASTIC_RUN_ID", "OMPI_COMM_WORLD_SIZE"):
         monkeypatch.setenv(name, "1")
     assert run(worker, tmp_path, do="add", number=41) == {"answer": 42}
 

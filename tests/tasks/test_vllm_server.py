@@ -3,9 +3,7 @@
 What it cannot show without two GPUs is the way of the weights from the trainer to the server, which goes by NCCL.
 """
 
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import httpx
@@ -18,7 +16,7 @@ from tasks.memory import smaller_training_share
 from tasks.models import resolve_model
 from tasks.run import Run
 from tasks.supervise import Worker
-from tasks.vllm_server import _around_proxies, generation_server, healthy
+from tasks.vllm_server import generation_server
 
 SERVED = {"use_vllm": True, "vllm_mode": "server", "vllm_server": {"gpus": 2}}
 
@@ -128,19 +126,3 @@ def test_a_server_that_does_not_take_the_weights_is_told_before_the_trainer_wait
     ):
         raise AssertionError("it cannot be ready")
     assert caught.value.for_vllm
-
-
-def test_our_own_server_is_asked_past_any_proxy(monkeypatch):
-    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
-    monkeypatch.setenv("NO_PROXY", "example.org")
-    monkeypatch.delenv("no_proxy", raising=False)
-
-    class Healthy(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-
-    with HTTPServer(("127.0.0.1", 0), Healthy) as server:
-        Thread(target=server.handle_request, daemon=True).start()
-        assert healthy(f"http://127.0.0.1:{server.server_port}")
-    assert _around_proxies() == {"no_proxy": "example.org,127.0.0.1", "NO_PROXY": "example.org,127.0.0.1"}
