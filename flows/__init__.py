@@ -9,10 +9,10 @@ os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "120")
 os.environ.setdefault("PREFECT_CLIENT_MAX_RETRIES", "7")
 
 # What runs on this machine (a temporary Prefect server, a vLLM server) is asked directly, whatever proxies there are.
-_exempt = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
-if _exempt != "*" and "127.0.0.1" not in _exempt:
-    _exempt = ",".join(filter(None, (_exempt, "127.0.0.1", "localhost")))
-os.environ["no_proxy"] = os.environ["NO_PROXY"] = _exempt
+_exempt = (os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or "").split(",")
+if "*" not in _exempt:
+    _exempt += [host for host in ("127.0.0.1", "localhost", "0.0.0.0") if host not in _exempt]
+os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(filter(None, _exempt))
 
 # Its telemetry would be the first thing to lock the database of a server that has just been made.
 os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")

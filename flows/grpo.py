@@ -135,6 +135,8 @@ def grpo(
 
 def _run(context: Context, until: Stage) -> State:
     """The gates, and what comes after them."""
+    if context.run.result("register") is not None:  # which a run that is done and gone on with does not take back
+        until = "register"
     if until in GATES:  # they need no model, and run on any machine
         _pass_gates(context, until)
         return _stopped(context, until)

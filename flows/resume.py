@@ -33,14 +33,14 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "run", help="the flow run's id: the name of its folder in runs/, which a run prints as it begins"
     )
-    parser.add_argument("--until", choices=STAGES, help="the last stage to run; by default as the run was begun")
+    parser.add_argument("--until", choices=STAGES, help="the last stage to run; by default as it last was")
     given = parser.parse_args(arguments)
     try:
         run_id = _name(given.run)
         parameters = parameters_of(run_id) | ({"until": given.until} if given.until else {})
         Run.open(run_id).claim()
         check_prefect()
-        known = _flow_run(run_id)
+        known = _flow_run(run_id, given.until)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -85,8 +85,9 @@ def resume(run_id: str, parameters: dict[str, Any], known: FlowRun | None) -> St
         RESUMED.reset(token)
 
 
-def _flow_run(run_id: str) -> FlowRun | None:
-    """The flow run, made ready to run once more, if the server knows it.
+def _flow_run(run_id: str, until: str | None) -> FlowRun | None:
+    """The flow run, made ready to run once more, if the server knows it; `until` as its parameter, if there is one, so
+    that whatever else goes on with it goes as far.
 
     Raises UserError if another run has the slot of its deployment.
     """
@@ -104,7 +105,10 @@ def _flow_run(run_id: str) -> FlowRun | None:
                 f"the run {run_id} cannot go on now, since its deployment takes one run at a time; it is queued, and a "
                 "worker goes on with it when the other one has ended (some minutes after its end, if that was a crash)"
             )
-        return client.read_flow_run(UUID(run_id))
+        known = client.read_flow_run(UUID(run_id))
+        if until:
+            client.update_flow_run(UUID(run_id), parameters=known.parameters | {"until": until})
+        return known
 
 
 if __name__ == "__main__":

@@ -41,8 +41,7 @@ def evaluate(
 
     The summary holds `accuracy`, `accuracy_flexible` and `reward` with their standard errors, the same of the sampled
     completions, if there are any, as `sampled/NAME`, the reward that says what is right, if one does, as `correct_by`,
-    and the
-    Parquet files in `folder`: `results` with a row for each question and `samples`, if there are any, with one
+    and the Parquet files in `folder`: `results` with a row for each question and `samples`, if there are any, with one
     for each sample. Where memory runs out, less is done at a time. Raises UserError or WorkerFailed as `run_jobs` does.
     """
     shares = min(config.evaluation_processes, _questions(rows, config))

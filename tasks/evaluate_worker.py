@@ -1,8 +1,8 @@
 """Worker: one model's answers to one split, or to its share of it, scored. Started by `tasks.evaluate`."""
 
-import os
 import time
 from collections.abc import Sequence
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -46,18 +46,18 @@ def evaluate(job: dict[str, Any]) -> dict[str, Any]:
     rows = rows.iloc[kept].reset_index(drop=True)
     prompts, ids = [prompts[place] for place in kept], [ids[place] for place in kept]
     adapter = Path(job["adapter"]) if job["adapter"] else None
-    model: str = job["model"]
     scorer = Scorer.of(config)
     if adapter and job["merged"]:
         merged = Path(job["merged"])
         if share == 0:
-            write_merged(model, config.model, adapter, tokenizer, merged)
+            write_merged(job["model"], config.model, adapter, tokenizer, merged)
         while not merged.is_dir():  # the first share is at it; should it fail, all are ended
             time.sleep(0.2)
         # By a path that is the same in every run: vLLM knows what it has compiled by the path of the model.
-        os.chdir(merged.parent)
-        model, adapter = merged.name, None
-    engine = make_engine(config, model, adapter, tokenizer, longest)
+        with chdir(merged.parent):
+            engine = make_engine(config, merged.name, None, tokenizer, longest)
+    else:
+        engine = make_engine(config, job["model"], adapter, tokenizer, longest)
     whose = f"share {share + 1} of {shares}: " if shares > 1 else ""
     completions, seconds = _timed(engine, ids, Sampling(config.max_new_tokens), whose)
     table = scorer.score(rows, prompts, [one for [one] in completions])

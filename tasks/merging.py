@@ -11,6 +11,7 @@ from safetensors import safe_open
 
 from tasks.config import ModelSettings
 from tasks.models import load, save_tokenizer
+from tasks.torn import is_whole
 
 
 def with_adapter(base: Any, adapter: Path) -> PeftModel:
@@ -41,13 +42,14 @@ def write_merged(
 ) -> None:
     """The base model at `path`, in the dtype it was saved in, merged with the adapter, as a model in `folder`.
 
-    A folder that is there already is taken for whole, as it comes into being at once. To merge rounds: into weights
+    One that is there already, and whole, is left as it is. To merge rounds: into weights
     in bfloat16 only a part of a small update fits, so what is registered is to be evaluated from the same folder.
     """
-    if folder.is_dir():
+    if is_whole(folder):
         return
     unfinished = folder.with_name(f"unfinished-{folder.name}")
-    shutil.rmtree(unfinished, ignore_errors=True)
+    for left in (folder, unfinished):
+        shutil.rmtree(left, ignore_errors=True)
     with_adapter(load(path, settings, dtype), adapter).merge_and_unload().save_pretrained(unfinished)
     save_tokenizer(tokenizer, path, settings, unfinished)
     unfinished.rename(folder)

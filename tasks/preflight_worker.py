@@ -145,6 +145,11 @@ def check_launch(config: Config) -> None:
             f"training.accelerate_config: accelerate cannot read {path} ({reason}); mend it, or write another one by "
             f"accelerate config --config_file {path}"
         ) from None
+    if (getattr(chosen, "num_machines", None) or 1) > 1:
+        raise UserError(
+            f"training.accelerate_config: {path} asks for {chosen.num_machines} machines, but a run trains on the one "
+            "that its worker is on; set num_machines: 1"
+        )
     precision = chosen.mixed_precision
     if precision is not None and str(precision).lower() not in list(PrecisionType):
         advice = "quote it" if isinstance(precision, bool) else "correct it"
@@ -166,7 +171,10 @@ def check_vllm(config: Config) -> None:
 
 def check_vocabulary(tokenizer: Any, model: Any, config: Config) -> None:
     """Raise UserError where the model has no place for tokens that every completion needs."""
-    places = model.get_input_embeddings().weight.shape[0]
+    try:
+        places = model.get_input_embeddings().weight.shape[0]
+    except (AttributeError, NotImplementedError):  # of a model with code of its own
+        return
     for name in ("eos_token", "pad_token"):
         if (token := getattr(tokenizer, f"{name}_id")) >= places:
             raise UserError(
@@ -185,7 +193,7 @@ def check_quantized(config: Config, architecture: Any, engine: str, trains: bool
     if trains or engine == "transformers":  # vLLM has code of its own for most ways to quantize
         try:
             quantizer = AutoHfQuantizer.from_config(settings, pre_quantized=True)
-            quantizer.validate_environment(device_map={"": "cpu" if config.training.on_cpu else 0})
+            quantizer.validate_environment(device_map=None if config.training.on_cpu else {"": 0})
         except Exception as error:  # of a method that it does not know, or of a package that is not installed
             raise UserError(
                 f"model.name: the weights of {config.model.name} are quantized ({method}) in a way that transformers "

@@ -31,6 +31,7 @@ from tasks.evaluate import QUIET, merged_folder, user_code
 from tasks.outcome import Outcome
 from tasks.run import Run, digest, one_at_a_time, runs_root
 from tasks.supervise import run_job
+from tasks.torn import is_whole
 from tasks.tracking import Tracker
 
 
@@ -77,8 +78,9 @@ def register(
 
 def _remove(folder: Path) -> None:
     """Remove a folder that counts as whole where it is there, so that a kill leaves it whole or gone."""
+    going = folder.with_name(f"going-{folder.name}")
+    shutil.rmtree(going, ignore_errors=True)  # of an attempt that was killed here
     if folder.is_dir():
-        going = folder.with_name(f"going-{folder.name}")
         folder.rename(going)
         shutil.rmtree(going, ignore_errors=True)
 
@@ -95,8 +97,9 @@ def _build(
     """The MLflow model as a folder, made by a worker that ends and gives its memory back."""
     folder = run.folder / "register"
     built = folder / "model"
-    if built.is_dir():
+    if is_whole(built):
         return built
+    shutil.rmtree(built, ignore_errors=True)
     merged = merged_folder(run.folder / "evaluate")
     job = {
         "config": config.dump(),

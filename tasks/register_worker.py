@@ -81,6 +81,9 @@ def _save(model: Any, adapter: Path | None, config: Config, job: dict[str, Any],
         model_config={
             "return_full_text": False,
             "do_sample": False,
+            # For an adapter alone the base is loaded with its own defaults.
+            "repetition_penalty": 1.0,
+            "no_repeat_ngram_size": 0,
             "add_special_tokens": not config.prompt.conversational,
         },
         model_card=ModelCard(job["card"]),

@@ -39,8 +39,15 @@ def check_reward_model(name: str, trust_remote_code: bool) -> int:
         )
     if not safe:
         raise has_no_safe_weights(f"rewards.functions: {name!r}")
-    with torch.device("meta"):
-        empty: Any = AutoModelForSequenceClassification.from_config(architecture, trust_remote_code=trust_remote_code)
+    try:
+        with torch.device("meta"):
+            empty: Any = AutoModelForSequenceClassification.from_config(
+                architecture, trust_remote_code=trust_remote_code
+            )
+    except Exception as error:  # of a kind that has no such model, or of its own code
+        raise UserError(
+            f"rewards.functions: {name!r} cannot be built ({first_line(error)}); take another one"
+        ) from None
     return sum(weight.numel() for weight in empty.parameters())
 
 

@@ -87,7 +87,8 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
     except Exception as error:
         if isinstance(error, UserError) or is_out_of_memory(error):
             raise
-        if refused_by_transformers(error):
+        if refused_by_transformers(error, config):
+            traceback.print_exc()
             raise UserError(
                 f"transformers cannot generate with training.generation_kwargs ({first_line(error, 300)}); correct them"
             ) from None
@@ -142,11 +143,12 @@ def refused_by_vllm(error: Exception) -> bool:
     return is_refusal(error) and vllm is not None and last.is_relative_to(vllm.__path__[0])
 
 
-def refused_by_transformers(error: Exception) -> bool:
-    """Whether transformers, as it generates completions, does not take a setting."""
+def refused_by_transformers(error: Exception, config: Config) -> bool:
+    """Whether transformers, as it generates completions, does not take one of `training.generation_kwargs`."""
+    if config.training.vllm or not config.training.grpo.get("generation_kwargs"):
+        return False
     frames = traceback.extract_tb(error.__traceback__)
-    generating = any(frame.name == "_generate_single_turn" for frame in frames)  # TRL's
-    return generating and isinstance(error, ValueError | TypeError) and not refused_by_vllm(error)
+    return isinstance(error, ValueError | TypeError) and any(frame.name == "_generate_single_turn" for frame in frames)
 
 
 def check_saving(trainer: Any) -> None:

@@ -24,8 +24,8 @@ from tasks.run import Run
 from tasks.supervise import Worker
 
 HOST = "127.0.0.1"
-# By the server's engine, which goes on. The trainer, if it was to send weights, would wait for it for ever.
 REASON = 1.0  # seconds for what it says next: why
+# By the server's engine, which goes on. The trainer, if it was to send weights, would wait for it for ever.
 _REFUSAL = re.compile(r"Invocation of \w+ method failed")
 
 

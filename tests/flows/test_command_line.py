@@ -202,9 +202,9 @@ def test_a_version_without_its_number_is_asked_for_with_it(outcomes):
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({}, "127.0.0.1,localhost"),
-        ({"NO_PROXY": "example.org"}, "example.org,127.0.0.1,localhost"),
-        ({"no_proxy": "127.0.0.1"}, "127.0.0.1"),
+        ({}, "127.0.0.1,localhost,0.0.0.0"),
+        ({"NO_PROXY": "example.org"}, "example.org,127.0.0.1,localhost,0.0.0.0"),
+        ({"no_proxy": "localhost,127.0.0.1"}, "localhost,127.0.0.1,0.0.0.0"),
         ({"no_proxy": "*"}, "*"),
     ],
 )

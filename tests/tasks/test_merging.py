@@ -79,6 +79,11 @@ def test_merged_into_a_model_that_sees_too_the_adapter_is_still_there(seeing, ad
     written = {path: path.stat().st_mtime_ns for path in (tmp_path / "merged").iterdir()}
     write_merged(seeing.name, seeing, adapter, tokenizer, tmp_path / "merged")
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "merged").iterdir()} == written
+    weights = tmp_path / "merged" / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[: len(whole) // 2])  # by a machine that lost its power
+    write_merged(seeing.name, seeing, adapter, tokenizer, tmp_path / "merged")
+    assert weights.read_bytes() == whole
 
 
 def test_an_adapter_to_another_model_is_no_adapter_to_this_one(seeing, adapter):

@@ -99,13 +99,15 @@ def test_what_would_stop_the_trainer_is_refused_in_a_sentence(training, words, t
             "'fp17', which is none of .*; correct it",
         ),
         ("mine.yaml", "distributed_type: MULTI_GPU\nmixed_precision: no", "quote it"),
+        ("mine.yaml", "distributed_type: MULTI_GPU\nnum_machines: 2", "asks for 2 machines, .*num_machines: 1"),
         ("mine.json", "{", "Expecting property name"),
     ],
 )
 def test_a_configuration_of_accelerate_that_it_cannot_read_is_refused(name, text, words, tmp_path):
     path = tmp_path / name
     path.write_text(text)
-    about = f"accelerate cannot read {path} (" if "precision" not in text else "asks for mixed_precision"
+    refused_by_us = "precision" in text or "machines" in text
+    about = f"{path} asks for " if refused_by_us else f"accelerate cannot read {path} ("
     with pytest.raises(UserError, match=words) as refused:
         check_launch(load({"training": {"accelerate_config": str(path)}}))
     assert "training.accelerate_config: " in str(refused.value) and about in str(refused.value)

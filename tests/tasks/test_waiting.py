@@ -21,7 +21,7 @@ def test_threads_leave_the_core_to_others_where_there_are_any(busy, processes, p
     monkeypatch.setattr(cpu, "_busy_with_others", lambda: busy)
     lines: list[str] = []
     assert cpu.waiting(processes, lines.append) == ({"OMP_WAIT_POLICY": "PASSIVE"} if passive else {})
-    assert len(lines) == said and all("other programs keep 50 % of the CPU busy" in line for line in lines)
+    assert len(lines) == said and all("other programs take 50 % of the CPU, so" in line for line in lines)
 
 
 def test_a_burst_is_no_load(monkeypatch):
