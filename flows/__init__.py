@@ -16,3 +16,7 @@ os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(filter(None, _exempt)
 
 # Its telemetry would be the first thing to lock the database of a server that has just been made.
 os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
+
+# It draws over the log; and where a run is to be seen a flow says itself, once.
+os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")

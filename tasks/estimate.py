@@ -108,12 +108,12 @@ def estimate(config: Config, architecture: Architecture, machine: Machine, promp
     }
     if config.training.lora is None and grpo.get("beta"):  # an adapter is switched off for it
         held["reference model"] = architecture.weights * architecture.bytes_per_held / GIB
-    computed = architecture.bytes_per_weight
-    vllm = _vllm(config, architecture, machine)
     if architecture.reward_weights:
         held["reward models"] = architecture.reward_weights * architecture.bytes_per_held / GIB
     if config.training.vllm == "server":
-        held["weights on their way to the server"] = min(PACKED_GIB, architecture.weights * computed / GIB)
+        sent = architecture.weights * architecture.bytes_per_weight / GIB
+        held["weights on their way to the server"] = min(PACKED_GIB, sent)
+    vllm = _vllm(config, architecture, machine)
     sleeps = SHARE in vllm and grpo.get("vllm_enable_sleep_mode")  # and gives its share back before a step
     if not sleeps:
         held |= vllm

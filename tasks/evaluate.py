@@ -127,8 +127,7 @@ def _together(shares: Sequence[Path], path: Path) -> pd.DataFrame:
 
 # What decides on a baseline's answers and scores, beside the rewards; another one is not that of the store.
 BASELINE_CODE = (
-    "cpu", "engine", "evaluate_worker", "generate", "merging", "models", "prompts", "reward_scoring", "scoring",
-    "summary",
+    "cpu", "engine", "evaluate_worker", "generate", "models", "prompts", "reward_scoring", "scoring", "summary",
 )  # fmt: skip
 
 

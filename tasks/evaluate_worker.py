@@ -15,6 +15,7 @@ from tasks.merging import write_merged
 from tasks.models import load_tokenizer
 from tasks.prompts import build_prompt, encode, fitting
 from tasks.scoring import Scorer
+from tasks.whole import is_whole
 from tasks.worker import run_worker
 
 
@@ -51,7 +52,7 @@ def evaluate(job: dict[str, Any]) -> dict[str, Any]:
         merged = Path(job["merged"])
         if share == 0:
             write_merged(job["model"], config.model, adapter, tokenizer, merged)
-        while not merged.is_dir():  # the first share is at it; should it fail, all are ended
+        while not is_whole(merged):  # the first share is at it; should it fail, all are ended
             time.sleep(0.2)
         # By a path that is the same in every run: vLLM knows what it has compiled by the path of the model.
         with chdir(merged.parent):

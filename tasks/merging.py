@@ -1,7 +1,6 @@
 """A trained adapter with its base model: side by side as they were trained, or merged as the registry keeps them."""
 
 import gc
-import shutil
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,8 +9,8 @@ from peft import PeftModel, get_peft_model_state_dict
 from safetensors import safe_open
 
 from tasks.config import ModelSettings
-from tasks.models import load, save_tokenizer
-from tasks.torn import is_whole
+from tasks.models import copy_processors, load
+from tasks.whole import make_whole
 
 
 def with_adapter(base: Any, adapter: Path) -> PeftModel:
@@ -42,15 +41,14 @@ def write_merged(
 ) -> None:
     """The base model at `path`, in the dtype it was saved in, merged with the adapter, as a model in `folder`.
 
-    One that is there already, and whole, is left as it is. To merge rounds: into weights
-    in bfloat16 only a part of a small update fits, so what is registered is to be evaluated from the same folder.
+    One that is there already, and whole, is left as it is. To merge rounds: into weights in bfloat16 only a part of a
+    small update fits, so what is registered is to be evaluated from the same folder.
     """
-    if is_whole(folder):
-        return
-    unfinished = folder.with_name(f"unfinished-{folder.name}")
-    for left in (folder, unfinished):
-        shutil.rmtree(left, ignore_errors=True)
-    with_adapter(load(path, settings, dtype), adapter).merge_and_unload().save_pretrained(unfinished)
-    save_tokenizer(tokenizer, path, settings, unfinished)
-    unfinished.rename(folder)
+
+    def merge(into: Path) -> None:
+        with_adapter(load(path, settings, dtype), adapter).merge_and_unload().save_pretrained(into)
+        tokenizer.save_pretrained(into)
+        copy_processors(path, settings, into)
+
+    make_whole(folder, merge)
     gc.collect()  # peft's models refer to themselves, and an engine is loaded next

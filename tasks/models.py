@@ -196,9 +196,8 @@ def load_model(path: str, settings: ModelSettings, use_cpu: bool) -> Any:
     return load(path, settings, pick_dtype(settings, use_cpu))
 
 
-def save_tokenizer(tokenizer: Any, path: str, settings: ModelSettings, folder: Path) -> None:
-    """The tokenizer, and what else of the model at `path` turns input into tokens, beside weights in `folder`."""
-    tokenizer.save_pretrained(folder)
+def copy_processors(path: str, settings: ModelSettings, folder: Path) -> None:
+    """Copy to `folder` what the model at `path` has beside its tokenizer to read its input by, if anything."""
     for name in PROCESSORS:
         found = cached_file(path, name, revision=_revision(path, settings), _raise_exceptions_for_missing_entries=False)
         if found is not None:

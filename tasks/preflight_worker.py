@@ -202,20 +202,18 @@ def check_quantized(config: Config, architecture: Any, engine: str, trains: bool
             ) from None
     of_it = f"the weights of {config.model.name} are quantized ({method})"
     if trains:
-        wrong = {
-            "training.lora": (config.training.lora is None, "so only an adapter can be trained; give training.lora"),
-            "training.use_vllm": (
-                config.training.vllm is not None,
-                "so vLLM cannot be sent them merged with an adapter; set training.use_vllm=false",
-            ),
-            "registry.merged": (
-                config.registry.merged,
-                "so an adapter merged into them would be rounded away; set registry.merged=false",
-            ),
-        }
-        for setting, (is_wrong, why) in wrong.items():
-            if is_wrong:
-                raise UserError(f"{setting}: {of_it}, {why}")
+        if config.training.lora is None:
+            raise UserError(f"training.lora: {of_it}, so only an adapter can be trained; give training.lora")
+        if config.training.vllm:
+            raise UserError(
+                f"training.use_vllm: {of_it}, so vLLM cannot be sent them merged with an adapter; set "
+                "training.use_vllm=false"
+            )
+        if config.registry.merged:
+            raise UserError(
+                f"registry.merged: {of_it}, so an adapter merged into them would be rounded away; set "
+                "registry.merged=false"
+            )
     if engine == "vllm" and method == "bitsandbytes":
         raise UserError(f"evaluation.engine: {of_it}, which vLLM does not read; set evaluation.engine=transformers")
 
@@ -346,10 +344,10 @@ def check_lora(lora: LoraConfig | None, model: Any, of: Any, config: Config) -> 
             except Exception as error:  # a broken regular expression, a way to begin that needs more than weights …
                 raise UserError(f"training.lora does not fit {config.model.name}: {error}") from None
         check_embeddings(model.get_base_model(), getattr(of.get_text_config(), "tie_word_embeddings", False), config)
+        check_patterns(lora, model, config)
     text = of.get_text_config()
     heads = getattr(text, "num_attention_heads", None) or 1
     kv_heads = getattr(text, "num_key_value_heads", None) or heads
-    check_patterns(lora, model, config)
     adapted = [module for module in model.modules() if isinstance(module, LoraLayer)]
     return Architecture(
         layers=text.num_hidden_layers,
@@ -367,13 +365,11 @@ def check_lora(lora: LoraConfig | None, model: Any, of: Any, config: Config) -> 
     )
 
 
-def check_patterns(asked: LoraConfig | None, model: Any, config: Config) -> None:
+def check_patterns(asked: LoraConfig, model: Any, config: Config) -> None:
     """Raise UserError for a rank, a scale or weights for what has no adapter; peft passes over them.
 
     `model` is the one with the adapter. For mixtures of experts peft rewrites what was asked for by older names.
     """
-    if asked is None:
-        return
     in_force = model.peft_config["default"]
     layers = {name: one for name, one in model.get_base_model().named_modules() if isinstance(one, LoraLayer)}
     parameters = {
@@ -446,10 +442,11 @@ def disk_gib(sizes: Architecture, config: Config, saved: int) -> float:
     """
     grpo = config.training.grpo
     kept = grpo.get("save_total_limit") or 1  # with null all are kept, and it cannot be known how many that will be
-    trained = sizes.trained * (4 if config.training.lora is not None else sizes.bytes_per_held)
+    whole = config.training.lora is None
+    trained = sizes.trained * (sizes.bytes_per_held if whole else 4)
     checkpoints = 0 if grpo.get("save_strategy") == "no" else (kept + 1) * 3 * trained
-    has_merged = config.registry.merged or config.training.lora is None
-    merged = 2 * sizes.weights * (sizes.bytes_per_held if config.training.lora is None else saved) if has_merged else 0
+    has_merged = whole or config.registry.merged
+    merged = 2 * sizes.weights * (sizes.bytes_per_held if whole else saved) if has_merged else 0
     return (checkpoints + trained + merged) / 2**30 + OTHERS_GIB
 
 

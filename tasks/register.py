@@ -31,8 +31,8 @@ from tasks.evaluate import QUIET, merged_folder, user_code
 from tasks.outcome import Outcome
 from tasks.run import Run, digest, one_at_a_time, runs_root
 from tasks.supervise import run_job
-from tasks.torn import is_whole
 from tasks.tracking import Tracker
+from tasks.whole import is_whole, remove_whole
 
 
 def register(
@@ -66,7 +66,7 @@ def register(
         version = _promote(tracker, config, version, results, outcome, known)
     tracker.tags({"outcome": version.tags["outcome"]})
     for folder in (run.folder / "register", merged_folder(run.folder / "evaluate")):
-        _remove(folder)  # as large as the model, and uploaded
+        remove_whole(folder)  # as large as the model, and uploaded
     tags = {key: version.tags[key] for key in ("outcome", "alias", "reason", "compared_with")}
     return {
         "name": version.name,
@@ -74,15 +74,6 @@ def register(
         "model_uri": f"models:/{version.name}/{version.version}",
         **tags,
     }
-
-
-def _remove(folder: Path) -> None:
-    """Remove a folder that counts as whole where it is there, so that a kill leaves it whole or gone."""
-    going = folder.with_name(f"going-{folder.name}")
-    shutil.rmtree(going, ignore_errors=True)  # of an attempt that was killed here
-    if folder.is_dir():
-        folder.rename(going)
-        shutil.rmtree(going, ignore_errors=True)
 
 
 def _build(
@@ -99,7 +90,6 @@ def _build(
     built = folder / "model"
     if is_whole(built):
         return built
-    shutil.rmtree(built, ignore_errors=True)
     merged = merged_folder(run.folder / "evaluate")
     job = {
         "config": config.dump(),
@@ -119,7 +109,7 @@ def _build(
         # Of a model that sees too transformers would list all those that do not.
         environment=QUIET | {"TRANSFORMERS_VERBOSITY": "critical"} | only([]),
     )
-    _remove(merged)  # which is in the model now; the disk need not hold it a third time
+    remove_whole(merged)  # which is in the model now; the disk need not hold it a third time
     if made["unchanged"]:
         tracker.tags({"outcome": "unchanged"})
         raise UserError(made["unchanged"])

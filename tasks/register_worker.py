@@ -16,9 +16,10 @@ from safetensors.torch import load_file
 from tasks.config import Config
 from tasks.errors import UserError
 from tasks.merging import with_adapter, write_merged
-from tasks.models import load, load_tokenizer, save_tokenizer
+from tasks.models import copy_processors, load, load_tokenizer
 from tasks.prompts import build_prompt, template_arguments
 from tasks.run import require_disk
+from tasks.whole import make_whole
 from tasks.worker import run_worker
 
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
@@ -28,12 +29,15 @@ def build(job: dict[str, Any]) -> dict[str, Any]:
     """Write the model to `job["folder"]`, or give in `unchanged` a sentence about weights that training left alone."""
     config = Config.model_validate(job["config"])
     trained, base = job["trained"], job["trained"]["base"]
+    tokenizer = load_tokenizer(base, config.model, config.prompt)
     if trained["adapter"]:
         adapter = Path(trained["adapter"])
         if _untrained(adapter):
             return {"unchanged": _nothing_learned("every lora_B of the adapter is still zero")}
         if job["merged"]:
-            model: Any = _merged(base, config, adapter, Path(job["merged"]))
+            write_merged(base, config.model, adapter, tokenizer, Path(job["merged"]))  # unless it is still there
+            model: Any = load(job["merged"], config.model, "auto")
+            model.name_or_path = config.model.name  # rather than where it lies on this machine
         else:
             model = with_adapter(load(base, config.model, "auto"), adapter)
     else:
@@ -41,29 +45,16 @@ def build(job: dict[str, Any]) -> dict[str, Any]:
         model = load(trained["model"], config.model, "auto")
         if _equal(model, load(base, config.model, "auto")):
             return {"unchanged": _nothing_learned("all weights are still those of the start model")}
-    folder = Path(job["folder"])
-    unfinished = folder.with_name("unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    _save(model, adapter, config, job, unfinished)
-    unfinished.rename(folder)
+    make_whole(Path(job["folder"]), lambda folder: _save(model, tokenizer, adapter, config, job, folder))
     print("the model is built", flush=True)
     return {"unchanged": None}
 
 
-def _merged(base: str, config: Config, adapter: Path, folder: Path) -> Any:
-    """The model as it was evaluated."""
-    write_merged(base, config.model, adapter, load_tokenizer(base, config.model, config.prompt), folder)
-    model = load(str(folder), config.model, "auto")
-    model.name_or_path = config.model.name  # rather than where it lies on this machine
-    return model
-
-
-def _save(model: Any, adapter: Path | None, config: Config, job: dict[str, Any], folder: Path) -> None:
+def _save(model: Any, tokenizer: Any, adapter: Path | None, config: Config, job: dict[str, Any], folder: Path) -> None:
     base = job["trained"]["base"]
     alone = isinstance(model, PeftModel)
     size = sum(weights.numel() * weights.element_size() for weights in model.parameters() if not alone)
     require_disk(folder.parent, 1.1 * size / 2**30, "the merged model")
-    tokenizer = load_tokenizer(base, config.model, config.prompt)
     prompt = build_prompt(job["question"], config.prompt)
     if not isinstance(prompt, str):
         prompt = tokenizer.apply_chat_template(
@@ -93,7 +84,8 @@ def _save(model: Any, adapter: Path | None, config: Config, job: dict[str, Any],
     )
     if not alone:
         # So that transformers alone loads it from there; MLflow keeps its own tokenizer elsewhere.
-        save_tokenizer(tokenizer, base, config.model, folder / "model")
+        tokenizer.save_pretrained(folder / "model")
+        copy_processors(base, config.model, folder / "model")
         (folder / "model" / "README.md").write_text(job["card"], encoding="utf-8")
         if os.path.isdir(base):
             (folder / "LICENSE.txt").unlink()  # it says that the hub has none for the path of a folder

@@ -23,6 +23,7 @@ from typing import IO, Any
 
 from tasks.errors import UserError
 from tasks.torn import first_torn
+from tasks.whole import is_whole
 
 # The locks of this process; the system gives them back when it ends.
 _claimed: dict[Path, IO[str]] = {}
@@ -171,7 +172,7 @@ def stored(kind: str, key: str, make: Callable[[Path], None]) -> Path:
     two runs that make the same thing do not disturb each other.
     """
     final = runs_root() / "store" / kind / key
-    if final.is_dir() and first_torn(final.rglob("*")):
+    if final.is_dir() and not is_whole(final):
         shutil.rmtree(final, ignore_errors=True)  # another run may be doing so, too
     if final.is_dir():
         os.utime(final)  # `tasks.prune` removes what has not been used for long

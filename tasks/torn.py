@@ -15,11 +15,6 @@ def first_torn(files: Iterable[Path]) -> Path | None:
     return next((file for file in sorted(files) if _is_torn(file)), None)
 
 
-def is_whole(folder: Path) -> bool:
-    """Whether a folder is there, which gets its name when all is in it, and nothing in it is torn."""
-    return folder.is_dir() and not first_torn(file for file in folder.rglob("*") if file.is_file())
-
-
 def _is_torn(file: Path) -> bool:
     try:
         match file.suffix:

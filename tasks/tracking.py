@@ -113,8 +113,6 @@ def open_client(uri: str) -> MlflowClient:
 
     One process at a time: MLflow builds its tables by dozens of migrations, and two at once break each other's.
     """
-    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
-    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # a flow says it, once
     database = _sqlite_file(uri)
     if database is None:
         return MlflowClient(tracking_uri=uri, registry_uri=uri)

@@ -21,7 +21,7 @@ from tasks.dataset import TRL_COLUMNS
 from tasks.engine import is_refusal
 from tasks.errors import UserError, first_line
 from tasks.memory import is_out_of_memory
-from tasks.models import engine_arguments, forget_ways, load_arguments, load_tokenizer, save_tokenizer
+from tasks.models import copy_processors, engine_arguments, forget_ways, load_arguments, load_tokenizer
 from tasks.prompts import build_prompt, encode, fitting
 from tasks.reward_models import load_reward_model
 from tasks.scoring import Scorer
@@ -109,7 +109,7 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
         raise UserError(sick.diagnosis)
     best = validation.choose()
     if config.training.lora is None and trainer.accelerator.is_main_process:
-        save_tokenizer(tokenizer, job["model"], config.model, best)
+        copy_processors(job["model"], config.model, best)
     return {
         "adapter": str(best) if config.training.lora is not None else None,
         "model": None if config.training.lora is not None else str(best),

@@ -20,7 +20,7 @@ from tasks import register as register_stage
 from tasks.config import Config
 from tasks.errors import UserError
 from tasks.outcome import Outcome
-from tasks.register import _remove, register
+from tasks.register import register
 from tasks.register_worker import build
 from tasks.run import Run
 from tasks.statistics import mcnemar_exact
@@ -165,17 +165,6 @@ class Finished:
     def download(self, number, folder):
         where = self.tracker.client.get_model_version_download_uri("sums", str(number))
         return Path(download_artifacts(where, dst_path=str(folder), tracking_uri=self.tracker.uri))
-
-
-def test_what_is_removed_is_whole_or_gone_and_a_removal_that_was_killed_is_no_hindrance(tmp_path):
-    for name in ("merged", "going-merged"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").touch()
-    _remove(tmp_path / "merged")
-    assert not list(tmp_path.iterdir())
-    (tmp_path / "going-merged").mkdir()
-    _remove(tmp_path / "merged")
-    assert not list(tmp_path.iterdir())
 
 
 WEAK, MIDDLING, STRONG = "0" * 36 + "1" * 4, "0" * 28 + "1" * 12, "0" * 4 + "1" * 36
