@@ -421,6 +421,8 @@ class TrainingSettings(BaseModel):
 
     @model_validator(mode="after")
     def _server_is_asked_for_in_full(self) -> Self:
+        if self.grpo.get("vllm_mode") == "server" and not self.vllm:
+            raise ValueError("training.vllm_mode is server, which needs training.use_vllm=true; set both or neither")
         if self.vllm_server is None:
             return self
         if self.vllm != "server":

@@ -13,6 +13,7 @@ from tasks.checkpoints import newest_whole_checkpoint
 from tasks.config import Config
 from tasks.cpu import prepare_environment, waiting
 from tasks.devices import only, visible_devices
+from tasks.errors import UserError
 from tasks.evaluate import QUIET
 from tasks.memory import Relief, smaller_step, smaller_training_share
 from tasks.run import Run, write_whole
@@ -100,9 +101,19 @@ def launcher(config: Config, folder: Path) -> list[str]:
         write_whole(chosen, yaml.safe_dump(_plain_launch(training.processes)))
     command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(chosen)]
     if training.on_cpu:
-        threads = os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1
-        command += ["--cpu", "--num_cpu_threads_per_process", str(threads)]
+        command += ["--cpu", "--num_cpu_threads_per_process", str(_threads())]
     return [*command, "--num_processes", str(training.processes), "--module"]
+
+
+def _threads() -> int:
+    """Threads of a training on this machine's cores: `OMP_NUM_THREADS`, else one for each core."""
+    asked = os.environ.get("OMP_NUM_THREADS")
+    if not asked:
+        return os.cpu_count() or 1
+    first = asked.split(",")[0].strip()  # OpenMP takes a list, by level of nesting
+    if not first.isdecimal() or int(first) < 1:
+        raise UserError(f"OMP_NUM_THREADS is {asked!r}, but must be a number of threads; set one or unset it")
+    return int(first)
 
 
 def _plain_launch(processes: int) -> dict[str, Any]:

@@ -90,6 +90,20 @@ def test_the_users_own_configuration_is_taken_with_the_processes_of_the_run(tmp_
     assert command[command.index("--num_processes") + 1] == "4"
 
 
+@pytest.mark.parametrize(("asked", "threads"), [("3", "3"), ("4,2", "4"), ("", str(os.cpu_count()))])
+def test_a_training_on_the_cpu_has_the_threads_that_openmp_was_told(asked, threads, tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", asked)
+    command = launcher(load({"training": {"use_cpu": True}}), tmp_path)
+    assert command[command.index("--num_cpu_threads_per_process") + 1] == threads
+
+
+@pytest.mark.parametrize("asked", ["all", "0", "-1"])
+def test_threads_that_are_no_number_are_refused(asked, tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", asked)
+    with pytest.raises(UserError, match=f"OMP_NUM_THREADS is '{asked}', but must be a number of threads"):
+        launcher(load({"training": {"use_cpu": True}}), tmp_path)
+
+
 def test_several_processes_on_a_cpu_are_refused():
     with pytest.raises(UserError, match="training.processes is 2, but training.use_cpu .* set training.processes=1"):
         load({"training": {"use_cpu": True, "processes": 2}})

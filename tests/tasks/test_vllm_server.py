@@ -72,6 +72,7 @@ def test_without_one_nothing_is_started(run):
     ("training", "words"),
     [
         ({"vllm_server": {}}, "training.vllm_server needs training.use_vllm=true and training.vllm_mode=server"),
+        ({"vllm_mode": "server"}, "training.vllm_mode is server, which needs training.use_vllm=true"),
         (SERVED | {"vllm_server_port": 8000}, "training.vllm_server_port is chosen by the pipeline"),
     ],
 )
