@@ -66,7 +66,7 @@ def _key(config: Config, data: dict[str, Any]) -> str:
             "rewards": config.rewards.model_dump(mode="json", exclude={"time_limit"}),
             "cases": cases.read_text(encoding="utf-8", errors="replace") if cases and cases.is_file() else None,
             "prompt": [config.prompt.opening, config.prompt.conversational],
-            "longest": config.training.grpo.get("max_completion_length"),
+            "longest": config.training.trl("max_completion_length"),
             "code": source_digest(
                 "rewards/*.py",
                 "rewards/cases/*",

@@ -34,7 +34,7 @@ def gate(job: dict[str, Any]) -> dict[str, Any]:
         conversational=config.prompt.conversational,
         own_cases=config.rewards.cases,
         exploit_limit=config.rewards.exploit_limit,
-        longest=CHARACTERS_PER_TOKEN * config.training.grpo.get("max_completion_length", 256),
+        longest=CHARACTERS_PER_TOKEN * config.training.trl("max_completion_length"),
         progress=lambda what: print(what, flush=True),
     )
     print(report.to_text(), flush=True)

@@ -305,6 +305,14 @@ class ServerSettings(Section):
     start_seconds: float = Field(600, gt=0, description="How long it may take to be ready.")
 
 
+# The adapter's fields that are not peft's own where they are not set: the attention of the common architectures.
+LORA_DEFAULTS: dict[str, Any] = {
+    "r": 16,
+    "lora_alpha": 32,
+    "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"],
+}
+
+
 class TrainingSettings(BaseModel):
     """TRL's `GRPOConfig`, any field of it, with the LoRA adapter and the processes.
 
@@ -314,8 +322,10 @@ class TrainingSettings(BaseModel):
     model_config = ConfigDict(extra="allow", validate_default=True)
 
     lora: dict[str, Any] | None = Field(
-        {"r": 16, "lora_alpha": 32, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]},
-        description="Any field of peft's `LoraConfig`; null trains all weights.",
+        LORA_DEFAULTS,
+        description="Any field of peft's `LoraConfig`; null trains all weights. What is not set is peft's default, but "
+        "r 16, lora_alpha 32 and target_modules the projections of attention (with target_parameters, none; null lets "
+        "peft choose).",
     )
     processes: int = Field(1, ge=1, description="Processes that train together: one per GPU, or one on a CPU.")
     vllm_server: ServerSettings | None = Field(
@@ -353,7 +363,11 @@ class TrainingSettings(BaseModel):
         }
         lora = checked.get("lora")
         if isinstance(lora, dict):
-            checked["lora"] = {name: check_field("lora", "training.lora", name, value) for name, value in lora.items()}
+            of_user = {name: check_field("lora", "training.lora", name, value) for name, value in lora.items()}
+            defaults = dict(LORA_DEFAULTS)
+            if of_user.get("target_parameters"):
+                del defaults["target_modules"]
+            checked["lora"] = defaults | of_user
         return checked
 
     @property
@@ -361,28 +375,34 @@ class TrainingSettings(BaseModel):
         """The keyword arguments for `GRPOConfig`, the pipeline's defaults included."""
         return PIPELINE_DEFAULTS | dict(self.__pydantic_extra__ or {})
 
+    def trl(self, name: str) -> Any:
+        """The field `name` of `GRPOConfig` as the trainer will have it: as it is set, or TRL's default."""
+        grpo = self.grpo
+        return grpo[name] if name in grpo else table()["grpo"][name]["default"]
+
     @property
     def on_cpu(self) -> bool:
         """Whether a GPU is left alone, should there be one."""
-        return bool(self.grpo.get("use_cpu"))
+        return bool(self.trl("use_cpu"))
 
     @property
     def vllm(self) -> Literal["colocate", "server"] | None:
         """Where vLLM writes the completions: in the trainer's process or in one of its own. None: transformers does."""
-        if not self.grpo.get("use_vllm"):
+        if not self.trl("use_vllm"):
             return None
-        return "server" if self.grpo.get("vllm_mode") == "server" else "colocate"
+        mode: Literal["colocate", "server"] = self.trl("vllm_mode")
+        return mode
 
     @property
     def device_batch(self) -> int:
         """Completions that one process takes at one time."""
-        size: int = self.grpo.get("per_device_train_batch_size", 8)
+        size: int = self.trl("per_device_train_batch_size")
         return size
 
     @property
     def accumulation(self) -> int:
         """Batches that are taken before the weights change."""
-        steps: int = self.grpo.get("gradient_accumulation_steps", 1)
+        steps: int = self.trl("gradient_accumulation_steps")
         return steps
 
     @property
@@ -393,9 +413,8 @@ class TrainingSettings(BaseModel):
     @property
     def generation_batch(self) -> int:
         """Completions that are generated at one time, before they are trained on."""
-        grpo = self.grpo
-        per_generation = grpo.get("steps_per_generation") or self.accumulation
-        batch: int = grpo.get("generation_batch_size") or self.step_size * per_generation
+        per_generation = self.trl("steps_per_generation") or self.accumulation
+        batch: int = self.trl("generation_batch_size") or self.step_size * per_generation
         return batch
 
     @property
@@ -411,17 +430,17 @@ class TrainingSettings(BaseModel):
     def keeps_old_logps(self) -> bool:
         """Whether TRL scores completions once before it learns from them: where vLLM's probabilities are corrected for,
         or where the weights change between generation and learning."""
-        corrects = self.vllm is not None and self.grpo.get("vllm_importance_sampling_correction", True)
+        corrects = self.vllm is not None and self.trl("vllm_importance_sampling_correction")
         return bool(corrects) or self.accumulation % self._cycle_batches != 0
 
     @property
     def _cycle_batches(self) -> int:
-        iterations: int = self.grpo.get("num_iterations", 1)
+        iterations: int = self.trl("num_iterations")
         return self.generation_batch // self.step_size * iterations
 
     @model_validator(mode="after")
     def _server_is_asked_for_in_full(self) -> Self:
-        if self.grpo.get("vllm_mode") == "server" and not self.vllm:
+        if self.trl("vllm_mode") == "server" and not self.vllm:
             raise ValueError("training.vllm_mode is server, which needs training.use_vllm=true; set both or neither")
         if self.vllm_server is None:
             return self
@@ -434,7 +453,7 @@ class TrainingSettings(BaseModel):
 
     @model_validator(mode="after")
     def _tensor_parallel_processes_divide(self) -> Self:
-        size = self.grpo.get("vllm_tensor_parallel_size") or 1
+        size = self.trl("vllm_tensor_parallel_size") or 1
         if self.vllm == "colocate" and self.processes % size:
             raise ValueError(
                 f"training.vllm_tensor_parallel_size ({size}) does not divide training.processes ({self.processes}), "
@@ -444,7 +463,7 @@ class TrainingSettings(BaseModel):
 
     @model_validator(mode="after")
     def _generation_is_what_the_other_settings_say(self) -> Self:
-        for name in self.grpo.get("generation_kwargs") or {}:
+        for name in self.trl("generation_kwargs") or {}:
             if field := OF_GENERATION.get(name):
                 raise ValueError(f"training.generation_kwargs has {name}, which training.{field} says; give it there")
             if name == "stop_strings" and not self.vllm:
@@ -452,7 +471,7 @@ class TrainingSettings(BaseModel):
                     "training.generation_kwargs has stop_strings, for which TRL gives transformers no tokenizer; take "
                     "it out, or set training.use_vllm=true, whose name for it is stop"
                 )
-        if self.grpo.get("vllm_structured_outputs_regex") and not self.vllm:
+        if self.trl("vllm_structured_outputs_regex") and not self.vllm:
             raise ValueError(
                 "training.vllm_structured_outputs_regex is set, but without training.use_vllm=true nothing heeds it; "
                 "set that, or remove it"
@@ -483,7 +502,7 @@ class TrainingSettings(BaseModel):
         grpo = self.grpo
         if "generation_batch_size" in grpo and "steps_per_generation" in grpo:
             raise ValueError("training.generation_batch_size and training.steps_per_generation exclude each other")
-        group, step, batch = grpo.get("num_generations", 8), self.step_size, self.generation_batch
+        group, step, batch = self.trl("num_generations"), self.step_size, self.generation_batch
         if batch % step:
             raise ValueError(
                 f"training.generation_batch_size ({batch}) must be a multiple of training.per_device_train_batch_size "
@@ -495,8 +514,8 @@ class TrainingSettings(BaseModel):
                 f"(per_device_train_batch_size × processes × steps per generation); choose a divisor of {batch}, or "
                 f"make the batch a multiple of {group}"
             )
-        save = grpo.get("save_steps", 0)
-        if grpo.get("save_strategy") == "steps" and save >= 1 and not self.ends_cycle(int(save)):
+        save = self.trl("save_steps")
+        if self.trl("save_strategy") == "steps" and save >= 1 and not self.ends_cycle(int(save)):
             raise ValueError(
                 f"training.save_steps ({save:g}) must be a multiple of the generation cycle of {self.cycle_steps:g} "
                 "steps: a run resumed inside a cycle would generate anew and differ from the uninterrupted one"
@@ -643,7 +662,7 @@ class Config(Section):
     @property
     def max_new_tokens(self) -> int:
         """The longest completion in an evaluation, in tokens."""
-        return self.evaluation.max_new_tokens or self.training.grpo.get("max_completion_length", 256)
+        return self.evaluation.max_new_tokens or self.training.trl("max_completion_length")
 
     @property
     def evaluation_processes(self) -> int:

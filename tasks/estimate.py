@@ -97,16 +97,16 @@ class Estimate:
 
 def estimate(config: Config, architecture: Architecture, machine: Machine, prompt_tokens: int) -> Estimate:
     """What one training process needs, with prompts of `prompt_tokens` (the longest, of which memory depends)."""
-    grpo = config.training.grpo
-    completion = grpo.get("max_completion_length", 256)
+    training = config.training
+    completion = training.trl("max_completion_length")
     batch = config.training.device_batch
-    kept = _kept_per_token(architecture, bool(grpo.get("gradient_checkpointing")))
+    kept = _kept_per_token(architecture, bool(training.trl("gradient_checkpointing")))
     held = {
         "framework": FRAMEWORK_GIB,
         "weights": architecture.weights * architecture.bytes_per_held / GIB,
         "gradients and Adam's moments": architecture.trained * architecture.bytes_per_trained / GIB,
     }
-    if config.training.lora is None and grpo.get("beta"):  # an adapter is switched off for it
+    if config.training.lora is None and training.trl("beta"):  # an adapter is switched off for it
         held["reference model"] = architecture.weights * architecture.bytes_per_held / GIB
     if architecture.reward_weights:
         held["reward models"] = architecture.reward_weights * architecture.bytes_per_held / GIB
@@ -114,7 +114,7 @@ def estimate(config: Config, architecture: Architecture, machine: Machine, promp
         sent = architecture.weights * architecture.bytes_per_weight / GIB
         held["weights on their way to the server"] = min(PACKED_GIB, sent)
     vllm = _vllm(config, architecture, machine)
-    sleeps = SHARE in vllm and grpo.get("vllm_enable_sleep_mode")  # and gives its share back before a step
+    sleeps = SHARE in vllm and training.trl("vllm_enable_sleep_mode")  # and gives its share back before a step
     if not sleeps:
         held |= vllm
     learning = {
@@ -136,7 +136,7 @@ def judge(config: Config, found: Estimate, machine: Machine) -> str | None:
     is known less exactly, and where that runs out the batch is made smaller anyway (`tasks.memory`).
     """
     training = config.training
-    if training.accelerate_config or training.grpo.get("deepspeed") or training.grpo.get("fsdp"):
+    if training.accelerate_config or training.trl("deepspeed") or training.trl("fsdp"):
         return None  # the weights may be divided among the processes
     where = "RAM" if training.on_cpu else "memory on each GPU"
     sentence = f"training needs {found}, but this machine has {machine.memory_gib:.1f} GiB of {where}"
@@ -144,7 +144,7 @@ def judge(config: Config, found: Estimate, machine: Machine) -> str | None:
         largest = max(found.certain, key=lambda part: found.certain[part])
         advice = "take a smaller model, or a larger machine"
         if largest == SHARE:
-            asleep = training.grpo.get("vllm_enable_sleep_mode")
+            asleep = training.trl("vllm_enable_sleep_mode")
             advice = "lower training.vllm_gpu_memory_utilization"
             advice += "" if asleep else ", or set training.vllm_enable_sleep_mode=true"
         elif largest == ON_CPU and config.evaluation.vllm_kv_cache_gib > machine.memory_gib / 2:
@@ -179,7 +179,7 @@ def _kept_per_token(of: Architecture, checkpointing: bool) -> float:
 def _shares_prompts(config: Config) -> bool:
     """Whether `tasks.shared_prompts` is in force."""
     training = config.training
-    return takes_shortcuts(config) and not training.grpo.get("gradient_checkpointing")
+    return takes_shortcuts(config) and not training.trl("gradient_checkpointing")
 
 
 def _learned_tokens(config: Config, batch: int, prompt: int, completion: int) -> float:
@@ -187,7 +187,7 @@ def _learned_tokens(config: Config, batch: int, prompt: int, completion: int) ->
     training = config.training
     if not _shares_prompts(config):
         return batch * (prompt + completion)
-    group = training.grpo.get("num_generations", 8)
+    group = training.trl("num_generations")
     prompts = training.generation_batch / group
     distinct = prompts * (1 - (1 - batch / training.generation_batch) ** group)
     return distinct * prompt + batch * completion
@@ -222,7 +222,7 @@ def _vllm(config: Config, of: Architecture, machine: Machine) -> dict[str, float
     if config.training.on_cpu:
         # Twice the weights: it multiplies by packed copies. SmolLM2-135M takes 0.5 GiB in bfloat16, in float32 1.0.
         return {ON_CPU: 2 * of.weights * of.bytes_per_weight / GIB + config.evaluation.vllm_kv_cache_gib}
-    return {SHARE: config.training.grpo.get("vllm_gpu_memory_utilization", 0.3) * machine.memory_gib}
+    return {SHARE: config.training.trl("vllm_gpu_memory_utilization") * machine.memory_gib}
 
 
 def _step_seconds(config: Config, of: Architecture, machine: Machine, prompt: int, completion: int) -> float | None:
@@ -237,10 +237,10 @@ def _step_seconds(config: Config, of: Architecture, machine: Machine, prompt: in
     training = config.training
     flops = EFFICIENCY * machine.flops
     on_gpu = not training.on_cpu
-    cycle = training.grpo.get("num_iterations", 1)
-    scored = training.keeps_old_logps + bool(training.grpo.get("beta"))
+    cycle = training.trl("num_iterations")
+    scored = training.keeps_old_logps + bool(training.trl("beta"))
     sequences = training.generation_batch / training.processes
-    prompts = sequences / training.grpo.get("num_generations", 8)
+    prompts = sequences / training.trl("num_generations")
     prefill = 2 * of.weights * prompts * prompt / flops
     each = max(
         of.weights * (of.bytes_per_weight if training.vllm else of.bytes_per_held) / machine.bandwidth,

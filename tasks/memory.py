@@ -215,7 +215,7 @@ def smaller_step(config: Config) -> dict[str, Any] | None:
         "training.gradient_accumulation_steps": training.accumulation * factor,
     }
     # Where it is not given, TRL takes the accumulation; so the generation batch stays what it was in either case.
-    if training.grpo.get("steps_per_generation"):
+    if training.trl("steps_per_generation"):
         settings["training.steps_per_generation"] = training.grpo["steps_per_generation"] * factor
     return settings
 

@@ -261,9 +261,9 @@ def check_server(config: Config) -> None:
         )
     if config.training.vllm_server:
         return
-    grpo = config.training.grpo
-    host, port = grpo.get("vllm_server_host", "0.0.0.0"), grpo.get("vllm_server_port", 8000)
-    address = grpo.get("vllm_server_base_url") or f"http://{host}:{port}"
+    training = config.training
+    host, port = training.trl("vllm_server_host"), training.trl("vllm_server_port")
+    address = training.trl("vllm_server_base_url") or f"http://{host}:{port}"
     if not healthy(address):
         raise UserError(
             f"training.vllm_mode is server, but no vLLM server answers at {address}; start it (trl vllm-serve --model "
@@ -440,11 +440,11 @@ def disk_gib(sizes: Architecture, config: Config, saved: int) -> float:
     The chosen weights are kept beside them. At the end the merged model is built, and copied where MLflow keeps it; the
     one that was evaluated is gone by then.
     """
-    grpo = config.training.grpo
-    kept = grpo.get("save_total_limit") or 1  # with null all are kept, and it cannot be known how many that will be
+    training = config.training
+    kept = training.trl("save_total_limit") or 1  # with null all are kept, and it cannot be known how many that will be
     whole = config.training.lora is None
     trained = sizes.trained * (sizes.bytes_per_held if whole else 4)
-    checkpoints = 0 if grpo.get("save_strategy") == "no" else (kept + 1) * 3 * trained
+    checkpoints = 0 if training.trl("save_strategy") == "no" else (kept + 1) * 3 * trained
     has_merged = whole or config.registry.merged
     merged = 2 * sizes.weights * (sizes.bytes_per_held if whole else saved) if has_merged else 0
     return (checkpoints + trained + merged) / 2**30 + OTHERS_GIB

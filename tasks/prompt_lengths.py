@@ -68,8 +68,8 @@ def prompt_lengths(
 def require_room(config: Config, lengths: dict[str, Any], positions: int | None) -> None:
     """Raise UserError where a prompt and its completion are longer together than what generates can hold: vLLM while it
     trains and validates, which would cut the completion short or end, and the model, which has `positions`."""
-    grpo, limit = config.training.grpo, config.prompt.max_tokens
-    room = grpo.get("vllm_max_model_length") if config.training.vllm and "train" in lengths else None
+    training, limit = config.training, config.prompt.max_tokens
+    room = training.trl("vllm_max_model_length") if config.training.vllm and "train" in lengths else None
     if room and positions and room > positions:
         raise UserError(
             f"training.vllm_max_model_length is {room}, but {config.model.name} has room for {positions} tokens; "
@@ -80,7 +80,7 @@ def require_room(config: Config, lengths: dict[str, Any], positions: int | None)
             continue
         trained = split == "train" or config.evaluation.max_new_tokens is None
         setting = "training.max_completion_length" if trained else "evaluation.max_new_tokens"
-        completion = grpo.get("max_completion_length", 256) if split == "train" else config.max_new_tokens
+        completion = training.trl("max_completion_length") if split == "train" else config.max_new_tokens
         longest = min(sizes["max"], limit or sizes["max"])
         needed = f"{split}: the longest prompt has {longest} tokens and a completion up to {completion}"
         if positions and longest + completion > positions:
@@ -97,7 +97,7 @@ def require_room(config: Config, lengths: dict[str, Any], positions: int | None)
 
 def _require_a_batch(config: Config, train: dict[str, Any]) -> None:
     """TRL leaves out what does not fill a generation batch, so with less there would be no step at all."""
-    group, batch = config.training.grpo.get("num_generations", 8), config.training.generation_batch
+    group, batch = config.training.trl("num_generations"), config.training.generation_batch
     left, needed = train["prompts"] - train["too_long"], batch // group
     if left < needed:
         raise UserError(

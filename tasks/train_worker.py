@@ -145,7 +145,7 @@ def refused_by_vllm(error: Exception) -> bool:
 
 def refused_by_transformers(error: Exception, config: Config) -> bool:
     """Whether transformers, as it generates completions, does not take one of `training.generation_kwargs`."""
-    if config.training.vllm or not config.training.grpo.get("generation_kwargs"):
+    if config.training.vllm or not config.training.trl("generation_kwargs"):
         return False
     frames = traceback.extract_tb(error.__traceback__)
     return isinstance(error, ValueError | TypeError) and any(frame.name == "_generate_single_turn" for frame in frames)

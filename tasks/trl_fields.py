@@ -1,7 +1,7 @@
 """The fields of TRL's `GRPOConfig` and peft's `LoraConfig`, as a table that needs neither to be read.
 
 The flow process must refuse a wrong field at once, but importing TRL imports torch and takes ten seconds. So the
-names, types and choices are written down once, in `trl_fields.json`, from the installed versions:
+names, types, choices and defaults are written down once, in `trl_fields.json`, from the installed versions:
 
     python -m tasks.trl_fields        # writes the table anew after an upgrade
 
@@ -165,7 +165,10 @@ NEEDED = ("num_generations", "max_completion_length")
 
 @cache
 def table() -> dict[str, dict[str, dict[str, Any]]]:
-    """`{"grpo": {field: {"types": [...], "choices": [...] | None}}, "lora": {...}}`."""
+    """`{"grpo": {field: {"types": [...], "choices": [...] | None, "default": ...}}, "lora": {...}}`.
+
+    A field whose default is made anew for each object has none in the table.
+    """
     return json.loads(TABLE.read_text(encoding="utf-8"))
 
 
@@ -280,6 +283,11 @@ def _describe(annotation: Any) -> dict[str, Any]:
     return {"types": sorted(set(types_)), "choices": choices}
 
 
+def _default(field: dataclasses.Field[Any]) -> dict[str, Any]:
+    value = field.default.value if isinstance(field.default, enum.Enum) else field.default
+    return {} if value is dataclasses.MISSING else {"default": value}
+
+
 def installed_table() -> dict[str, dict[str, dict[str, Any]]]:
     """The table of the installed TRL and peft (imports torch)."""
     from peft import LoraConfig
@@ -288,7 +296,8 @@ def installed_table() -> dict[str, dict[str, dict[str, Any]]]:
     result: dict[str, dict[str, dict[str, Any]]] = {}
     for kind, cls in (("grpo", GRPOConfig), ("lora", LoraConfig)):
         hints = typing.get_type_hints(cls)
-        result[kind] = {field.name: _describe(hints[field.name]) for field in dataclasses.fields(cls) if field.init}
+        fields = [field for field in dataclasses.fields(cls) if field.init]
+        result[kind] = {field.name: _describe(hints[field.name]) | _default(field) for field in fields}
     for name, choices in TRL_CHOICES.items():
         result["grpo"][name]["choices"] = choices
     return result

@@ -1,5 +1,6 @@
 """The configuration: what is taken, what is refused, and in which words."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -74,7 +75,43 @@ def test_an_int_or_float_field_takes_both(tmp_path):
 
 def test_a_list_valued_field_is_taken(tmp_path):
     config = load(write(tmp_path, "training: {lora: {target_modules: [q_proj, v_proj]}}"))
-    assert config.training.lora == {"target_modules": ["q_proj", "v_proj"]}
+    assert config.training.lora is not None and config.training.lora["target_modules"] == ["q_proj", "v_proj"]
+
+
+@pytest.mark.parametrize(
+    ("given", "changed"),
+    [
+        ({}, {}),
+        ({"r": 8}, {"r": 8}),
+        ({"use_rslora": True, "target_modules": "all-linear"}, {"use_rslora": True, "target_modules": "all-linear"}),
+        ({"target_modules": None}, {"target_modules": None}),
+    ],
+)
+def test_a_field_of_the_adapter_leaves_the_others_as_they_are(given, changed):
+    attention = {"r": 16, "lora_alpha": 32, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]}
+    assert load({"training": {"lora": given}}).training.lora == attention | changed
+    assert load({}, {f"training.lora.{name}": value for name, value in given.items()}).training.lora == (
+        attention | changed
+    )
+
+
+def test_an_adapter_of_parameters_does_not_take_the_attention_besides():
+    experts = {"target_parameters": ["experts.gate_up_proj"]}
+    assert load({"training": {"lora": experts}}).training.lora == {"r": 16, "lora_alpha": 32} | experts
+
+
+def test_what_is_not_set_is_for_every_stage_what_it_is_for_the_trainer(tmp_path):
+    from tasks.training_arguments import grpo_config
+
+    config = load({"training": {"use_cpu": True}})
+    arguments = grpo_config(config, output_dir=str(tmp_path))
+    assert config.max_new_tokens == arguments.max_completion_length == 512
+    source = "".join(path.read_text(encoding="utf-8") for path in (PROJECT / "tasks").glob("*.py"))
+    reckoned_with = set(re.findall(r'\.trl\("(\w+)"\)', source))
+    assert {"max_completion_length", "num_generations", "vllm_gpu_memory_utilization"} <= reckoned_with
+    for name in reckoned_with - {"steps_per_generation", "generation_batch_size"}:  # TRL fills them in, from others
+        assert (getattr(arguments, name) or None) == (config.training.trl(name) or None), name
+    assert arguments.generation_batch_size == config.training.generation_batch
 
 
 def test_a_number_in_scientific_notation_without_a_dot_is_a_number(tmp_path):
